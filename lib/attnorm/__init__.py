@@ -1,0 +1,1 @@
+"""Normalisation in attention: schemes, dynamics, capacity and claims behind the book."""
