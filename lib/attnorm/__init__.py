@@ -2,6 +2,7 @@
 
 from attnorm import measures
 from attnorm.attention import attention, attention_weights
+from attnorm.claims import claims
 from attnorm.dynamics import Trajectory, run_layers, simulate
 from attnorm.schemes import SCHEMES, Scheme
 from attnorm.symmetric import equiangular
@@ -12,6 +13,7 @@ __all__ = [
     "Trajectory",
     "attention",
     "attention_weights",
+    "claims",
     "equiangular",
     "measures",
     "run_layers",

@@ -1,0 +1,151 @@
+"""One piece of evidence for a claim, and the single line that shows it.
+
+The same record serves the reader (a line in the page), the terminal (plain text) and the claims register
+(a JSON-safe dictionary kept in the metadata of the cell output).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from dataclasses import asdict, dataclass
+from html import escape
+
+from attnorm import kernel
+
+#: The key under which a cell output carries its record.
+MIME_TYPE = "application/vnd.attnorm.evidence+json"
+
+_KINDS = {
+    "symbolic": "identity",
+    "numeric": "check",
+    "control": "control",
+    "model": "measurement",
+}
+
+
+def slug(name: str) -> str:
+    """Turn a name into the part of an HTML id: lower case letters, digits and single hyphens.
+
+    Raises
+    ------
+    ValueError
+        If no letter or digit is left.
+
+    Examples
+    --------
+    >>> slug("n-particle flow, n = 64, beta = 2")
+    'n-particle-flow-n-64-beta-2'
+    """
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    words = re.findall(r"[a-z0-9]+", ascii_name.lower())
+    if not words:
+        raise ValueError(f"a name needs at least one ASCII letter or digit, got {name!r}")
+    return "-".join(words)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one call of a verb found.
+
+    Attributes
+    ----------
+    claim, kind, name : str
+        Claim id; one of ``symbolic``, ``numeric``, ``control``, ``model``; a name unique within the claim.
+    measured, expected : float, str or None
+        The two sides that were compared. Expressions and bounds are strings.
+    tolerance : float or None
+        Largest deviation allowed at the entry shown.
+    passed : bool
+    detail : str
+        One clause for the reader: which entry is shown, how many points were tried, why it failed.
+    model, text : str or None
+        The network and the corpus that the number was measured on.
+    unit : str
+    """
+
+    claim: str
+    kind: str
+    name: str
+    measured: float | str | None
+    expected: float | str | None
+    tolerance: float | None
+    passed: bool
+    detail: str = ""
+    model: str | None = None
+    text: str | None = None
+    unit: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The HTML id of the line, ``evidence-<claim>-<slug of the name>``."""
+        return f"evidence-{self.claim}-{slug(self.name)}"
+
+    def record(self) -> dict:
+        """The JSON-safe form: non-finite numbers become strings, since JSON has none."""
+        record = {key: _json_safe(value) for key, value in asdict(self).items()}
+        return record | {"anchor": self.anchor}
+
+    def plain(self) -> str:
+        """One line for a terminal."""
+        mark, word = ("✓", "passed") if self.passed else ("✗", "FAILED")
+        return f"{mark} {word} [{self.claim}] {_KINDS[self.kind]} {self.name}: {self._finding()}"
+
+    def html(self) -> str:
+        """One line for a page. Colour is a second cue only: the mark and the word carry the result."""
+        mark, word = ("✓", "passed") if self.passed else ("✗", "failed")
+        edge = "#009E73" if self.passed else "#D55E00"
+        # Inline style, since Jupyter and Colab know nothing of the book's style sheet. Text takes the colour
+        # of its surroundings, so that it reads in light and in dark mode.
+        return (
+            f'<div class="attnorm-evidence attnorm-{word}" id="{escape(self.anchor)}" '
+            f'style="border-left:0.3rem solid {edge};padding:0.1rem 0.6rem;margin:0.2rem 0;'
+            f'overflow-wrap:anywhere;font-size:0.9em">'
+            f'<span aria-hidden="true">{mark}</span> <strong>{word}</strong> '
+            f"{_KINDS[self.kind]} <em>{escape(self.name)}</em>: {escape(self._finding())} "
+            f"<code>{escape(self.claim)}</code></div>"
+        )
+
+    def show(self, publish: bool = True) -> None:
+        """Show the line: as rich output in a kernel, on stdout elsewhere.
+
+        ``publish=False`` leaves the record out, so that the claims register does not see it.
+        """
+        if kernel.shell() is None:
+            print(self.plain())
+            return
+        from IPython.display import display
+
+        # The record rides in the metadata, not in the data: a document builder that meets an unknown data
+        # type warns about it, and metadata survives jupyter-cache unchanged.
+        metadata = {MIME_TYPE: self.record()} if publish else {}
+        display({"text/html": self.html(), "text/plain": self.plain()}, raw=True, metadata=metadata)
+
+    def _finding(self) -> str:
+        value = f"{_short(self.measured)}{' ' + self.unit if self.unit else ''}"
+        if self.kind == "model":
+            finding = value
+        elif self.kind == "symbolic":
+            finding = (
+                f"{value} = {_short(self.expected)}" if self.passed else f"{value} ≟ {_short(self.expected)}"
+            )
+        else:
+            finding = f"measured {value}, expected {_short(self.expected)}"
+            if self.tolerance is not None:
+                finding += f", tolerance {_short(self.tolerance)}"
+        source = ", ".join(part for part in (self.model, self.text) if part)
+        return finding + (f"; {self.detail}" if self.detail else "") + (f" ({source})" if source else "")
+
+
+def _short(value) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def _json_safe(value):
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
