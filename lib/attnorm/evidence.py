@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from html import escape
 
 from attnorm import kernel
@@ -87,10 +87,15 @@ class Evidence:
         record = {key: _json_safe(value) for key, value in asdict(self).items()}
         return record | {"anchor": self.anchor}
 
+    @classmethod
+    def from_record(cls, record: dict) -> Evidence:
+        """Rebuild the evidence from its JSON-safe form."""
+        return cls(**{f.name: record[f.name] for f in fields(cls)})
+
     def plain(self) -> str:
         """One line for a terminal."""
         mark, word = ("✓", "passed") if self.passed else ("✗", "FAILED")
-        return f"{mark} {word} [{self.claim}] {_KINDS[self.kind]} {self.name}: {self._finding()}"
+        return f"{mark} {word} [{self.claim}] {_KINDS[self.kind]} {self.name}: {self.finding()}"
 
     def html(self) -> str:
         """One line for a page. Colour is a second cue only: the mark and the word carry the result."""
@@ -103,7 +108,7 @@ class Evidence:
             f'style="border-left:0.3rem solid {edge};padding:0.1rem 0.6rem;margin:0.2rem 0;'
             f'overflow-wrap:anywhere;font-size:0.9em">'
             f'<span aria-hidden="true">{mark}</span> <strong>{word}</strong> '
-            f"{_KINDS[self.kind]} <em>{escape(self.name)}</em>: {escape(self._finding())} "
+            f"{_KINDS[self.kind]} <em>{escape(self.name)}</em>: {escape(self.finding())} "
             f"<code>{escape(self.claim)}</code></div>"
         )
 
@@ -122,7 +127,8 @@ class Evidence:
         metadata = {MIME_TYPE: self.record()} if publish else {}
         display({"text/html": self.html(), "text/plain": self.plain()}, raw=True, metadata=metadata)
 
-    def _finding(self) -> str:
+    def finding(self) -> str:
+        """What was found, without saying whether it passed."""
         value = f"{_short(self.measured)}{' ' + self.unit if self.unit else ''}"
         if self.kind == "model":
             finding = value
