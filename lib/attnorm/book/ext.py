@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import shutil
+from pathlib import Path
+
+from attnorm.book import register
+
+NOTEBOOKS = "notebooks"  # folder of the executed chapters beside the pages
 
 
 def setup(app):
-    if importlib.util.find_spec("attnorm.book.register") is not None:
-        importlib.import_module("attnorm.book.register").setup(app)
+    register.setup(app)
     app.connect("builder-inited", _always_load_mathjax)
-    app.connect("html-page-context", _leave_out_foreign_scripts, priority=900)
+    app.connect("html-page-context", _offer_notebook, priority=900)  # after the theme has made its buttons
+    app.connect("build-finished", _publish_notebooks)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -19,10 +23,33 @@ def _always_load_mathjax(app):
     app.set_html_assets_policy("always")
 
 
-def _leave_out_foreign_scripts(app, pagename, templatename, context, doctree):
-    """sphinx-thebe names a script on another host on every page; nothing here uses it."""
-    context["script_files"] = [js for js in context["script_files"] if "thebe" not in _told(js)]
+def _executed(app, docname: str) -> Path:
+    return Path(app.env.mystnb_config.output_folder, f"{docname}.ipynb")
 
 
-def _told(script) -> str:
-    return f"{getattr(script, 'filename', script)} {getattr(script, 'attributes', {}).get('body', '')}".lower()
+def _is_notebook(app, docname: str) -> bool:
+    return "kernelspec" in app.env.metadata.get(docname, {}) and _executed(app, docname).is_file()
+
+
+def _offer_notebook(app, pagename, templatename, context, doctree):
+    """Link the executed notebook: a launch button would open the text source, which no notebook server runs."""
+    if doctree is not None and _is_notebook(app, pagename):
+        context.setdefault("header_buttons", []).append(
+            {
+                "type": "link",
+                "url": context["pathto"](f"{NOTEBOOKS}/{pagename}.ipynb", 1),
+                "icon": "fas fa-download",
+                "tooltip": "Download this chapter as a notebook",
+                "label": "download-notebook-button",
+            }
+        )
+
+
+def _publish_notebooks(app, exception):
+    if exception is not None or app.builder.format != "html":
+        return
+    for docname in sorted(app.env.found_docs):
+        if _is_notebook(app, docname):
+            target = Path(app.outdir, NOTEBOOKS, f"{docname}.ipynb")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_executed(app, docname), target)
