@@ -1,6 +1,8 @@
 """Figures: one look per scheme, told apart without colour, the same bytes in every build."""
 
+import base64
 import io
+import re
 
 import attnorm
 import matplotlib as mpl
@@ -8,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from attnorm import plotting
+from attnorm.figure_data import offer_data
 
 
 def luminance(colour):
@@ -89,3 +92,25 @@ def test_use_style_does_not_depend_on_what_was_set_before():
     mpl.rcParams["axes.grid"] = False
     plotting.use_style()
     assert drawn_png() == expected
+
+
+def test_the_numbers_of_a_figure_survive_as_csv(monkeypatch):
+    """What the link saves is what was drawn, to the last bit."""
+    shown = []
+    monkeypatch.setattr("attnorm.kernel.shell", object)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    t, gap = np.linspace(0, 1, 7), np.geomspace(1, 1e-200, 7)
+    offer_data("fig-example", t=t, gap=gap)
+    encoded = re.search(r'href="data:text/csv;base64,([^"]+)"', shown[0]["text/html"]).group(1)
+    table = np.genfromtxt(io.BytesIO(base64.b64decode(encoded)), delimiter=",", names=True)
+    assert np.array_equal(table["t"], t)
+    assert np.array_equal(table["gap"], gap)
+    assert 'download="fig-example.csv"' in shown[0]["text/html"]
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"t": [1, 2], "y": [1]}, {"t": np.ones((2, 2))}, {"t": np.ones(10**6)}]
+)
+def test_columns_that_are_no_table_are_refused(columns):
+    with pytest.raises(ValueError, match="fig-example"):
+        offer_data("fig-example", **columns)

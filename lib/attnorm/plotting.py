@@ -97,6 +97,7 @@ def use_style() -> None:
             "axes.prop_cycle": cycler(color=[_BLUE, _RED, _GREEN, _BLACK, _ORANGE, _PURPLE, _SKY]),
             "lines.linewidth": 1.8,
             "legend.frameon": False,
+            "legend.handlelength": 3.2,  # long enough to tell the dashes apart
             "mathtext.fontset": "dejavusans",
             "text.usetex": False,
             "svg.hashsalt": "attnorm",

@@ -115,6 +115,7 @@ def _no_visit(translator, node):
 
 def setup(app):
     """Register directives and events with Sphinx."""
+    app.setup_extension("attnorm.book.times")
     register = _Register()
     app.add_node(_Placeholder, html=(_no_visit, None), latex=(_no_visit, None), text=(_no_visit, None))
     app.add_directive("claims-register", _ClaimsRegister)

@@ -19,7 +19,7 @@ def overview_table(statements, by_claim) -> nodes.table:
         ]
         for statement in statements
     ]
-    return _table(("Claim", "In the paper", "Verdict", "Evidence"), (40, 22, 14, 24), rows)
+    return table(("Claim", "In the paper", "Verdict", "Evidence"), (40, 22, 14, 24), rows)
 
 
 def summary_table(papers, statements, entries, link) -> nodes.table:
@@ -37,7 +37,7 @@ def summary_table(papers, statements, entries, link) -> nodes.table:
         controls = sum(e.evidence.kind == "control" for e in evidence)
         rows.append([name, *(nodes.Text(str(k)) for k in (*verdicts, len(evidence), controls))])
     head = ("Source", *(verdict.capitalize() for verdict in VERDICTS), "Evidence", "of it controls")
-    return _table(head, (40, 10, 10, 10, 10, 10, 10), rows)
+    return table(head, (40, 10, 10, 10, 10, 10, 10), rows)
 
 
 def claim_block(statement, entries, link) -> nodes.container:
@@ -47,8 +47,7 @@ def claim_block(statement, entries, link) -> nodes.container:
     head += [nodes.strong(text=statement.title), nodes.Text(" "), verdict_badge(statement.verdict)]
     block += head
     place = nodes.paragraph(classes=["attnorm-claim-place"])
-    place += [nodes.Text(f"{statement.label}. Name in "), _link("claims.json", None), nodes.Text(": ")]
-    place += nodes.literal(text=statement.id)
+    place += [nodes.Text(f"{statement.label}. Name in the register: "), nodes.literal(text=statement.id)]
     block += place
     block += _formula(statement.printed)
     if statement.corrected:
@@ -87,20 +86,19 @@ def _formula(latex: str) -> nodes.math_block:
     return nodes.math_block(latex, latex, nowrap=False, number=None, label=None)
 
 
-def _link(text: str, address: str | None) -> nodes.Element:
-    if address is None:
-        return nodes.literal(text=text)
+def _link(text: str, address: str) -> nodes.reference:
     return nodes.reference("", text, refuri=address, internal=True)
 
 
-def _table(head, widths, rows) -> nodes.table:
-    table = nodes.table(classes=["attnorm-claims"])
+def table(head, widths, rows) -> nodes.table:
+    """A table of one head row and `rows` of inline nodes; `widths` are shares of its width."""
+    whole = nodes.table(classes=["attnorm-claims"])
     group = nodes.tgroup(cols=len(head))
     group += [nodes.colspec(colwidth=width) for width in widths]
     group += nodes.thead("", _row(nodes.Text(text) for text in head))
     group += nodes.tbody("", *(_row(cells) for cells in rows))
-    table += group
-    return table
+    whole += group
+    return whole
 
 
 def _row(cells) -> nodes.row:
