@@ -1,0 +1,407 @@
+"""How far the tokens that attention leaves out lie from the ones it selects (Mudarisov et al. 2025).
+
+For one row of attention weights a_1, ..., a_n over tokens x_1, ..., x_n, a set I of N selected tokens gives
+
+    s = sum_{j in I} a_j x_j               the selected context, not renormalised
+    abar = sum_{j in I} a_j                the selected mass
+    dt = sum_{i not in I} |a_i x_i - s|    the distance of the excluded tokens
+    N_s = #{i in I : |a_i x_i - s| < min_{k not in I} |a_k x_k - s|}    the separable tokens
+
+The rows of a head are done together, by matrix products in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+
+from attnorm.validate import finite_array, integer
+
+#: A row may miss 1 by this much: a float32 softmax misses it by about 1e-6.
+ROW_SUM_TOLERANCE = 1e-5
+# |a x - s|^2 is made of inner products. Where it is this small against its terms, rounding would show
+# (1e-16 / 1e-4 is the relative error left elsewhere), and the vectors themselves are subtracted.
+_CANCELLED = 1e-4
+# Squared distances that differ by less than this, relatively, are equal: rounding makes less of equal ones.
+_TIE = 1e-10
+# Rows are taken in blocks that fit a processor's cache; a causal block leaves out columns that it cannot see.
+_BLOCK = 128
+_CHUNK = 2**20  # numbers in a temporary array
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What `measure` finds in each row; every array has shape (L,), or (H, L) for several heads.
+
+    A row that sees fewer than ``top_n`` tokens is NaN everywhere.
+
+    Attributes
+    ----------
+    top_n : int
+        N, the number of selected tokens.
+    excluded : array
+        Number of tokens that the row sees and does not select.
+    distance : array
+        dt, in the units of x; 0 (an empty sum) where no token is excluded.
+    distance_bound : array
+        Theorem 1, part 1: ``(1 - abar) d1 + max_{j in I} |x_j| (abar excluded - (1 - abar))``, where d1 is
+        the largest distance from a selected to an excluded token; in the units of x.
+    separable_share : array
+        N_s / N; 1 where no token is excluded, since then nothing lies nearer to s than a selected token.
+    selected_mass : array
+        abar.
+    context_norm : array
+        \\|s|, in the units of x.
+    excluded_length : array
+        Sum of ``a_i |x_i|`` over the excluded tokens, in the units of x.
+    """
+
+    top_n: int
+    excluded: np.ndarray
+    distance: np.ndarray
+    distance_bound: np.ndarray
+    separable_share: np.ndarray
+    selected_mass: np.ndarray
+    context_norm: np.ndarray
+    excluded_length: np.ndarray
+
+    @property
+    def leading(self) -> np.ndarray:
+        """``excluded |s|``, which dt is never farther from than `excluded_length`."""
+        return self.excluded * self.context_norm
+
+    @property
+    def distance_lower(self) -> np.ndarray:
+        """Lower bound of the book, by the triangle inequality: ``leading - excluded_length``."""
+        return self.leading - self.excluded_length
+
+    @property
+    def distance_upper(self) -> np.ndarray:
+        """Upper bound of the book, by the triangle inequality: ``leading + excluded_length``."""
+        return self.leading + self.excluded_length
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """``dt / leading``; NaN where no token is excluded or s = 0."""
+        leading = self.leading
+        return np.divide(self.distance, leading, out=np.full_like(leading, np.nan), where=leading > 0)
+
+
+def measure(weights, x, top_n: int, *, causal: bool = True) -> Capacity:
+    """Distance and separability of the `top_n` largest weights of every row.
+
+    Parameters
+    ----------
+    weights : array (L, L) or (H, L, L)
+        Attention weights; each row is a distribution. If not causal, there may be more or fewer rows than L.
+    x : array (L, d) or (H, L, d)
+        What the weights average: one set of tokens for all heads, or one for each.
+    top_n : int
+        N. Of equal weights, the one that comes first counts as the larger.
+    causal : bool
+        Row i sees tokens j <= i only, and no sum has any other. Else every row sees every token.
+
+    Returns
+    -------
+    Capacity
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, an entry is not finite, a weight is negative, a row does not sum to 1 or (if
+        causal) looks ahead, L = 1, or `top_n` is not an integer from 1 to L.
+
+    Notes
+    -----
+    Source: arXiv 2508.17821, Theorem 1 part 1 for the bound; what it calls L is here the number of tokens
+    that the row sees. 1 - abar is summed over the excluded tokens, so that the bound also holds for a row
+    that misses 1 by rounding.
+
+    Examples
+    --------
+    One row, d = 1, and s = 0.5: both excluded tokens are at 0, so dt = 0.5 + 0.5.
+
+    >>> row = measure([[0.5, 0.3, 0.2]], [[1.0], [0.0], [0.0]], 1, causal=False)
+    >>> float(row.distance[0]), float(row.distance_bound[0]), float(row.separable_share[0])
+    (1.0, 1.0, 1.0)
+    """
+    weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
+    top_n = _top_n(top_n, weights)
+    found = []
+    for head, a, tokens in _heads(weights, x, causal):
+        for block in _blocks(a, causal):
+            chosen = _largest(block, top_n)
+            found.append((head, _rows(block, tokens, chosen, top_n)))
+    return Capacity(top_n, *_gather(found, weights))
+
+
+def distance(weights, x, selected, *, causal: bool = True) -> np.ndarray:
+    """dt of every row for sets I of any kind, not only of the largest weights.
+
+    Parameters
+    ----------
+    weights, x, causal
+        As in `measure`.
+    selected : array of bool (L, L) or (H, L, L)
+        Which tokens each row selects. A row that selects none has s = 0.
+
+    Returns
+    -------
+    array (L,) or (H, L)
+        In the units of x.
+
+    Raises
+    ------
+    ValueError
+        As in `measure`, or if `selected` has another shape than `weights`, is not boolean, or has tokens that
+        the row does not see.
+
+    Examples
+    --------
+    The set need not hold the largest weight.
+
+    >>> float(distance([[0.25, 0.75]], [[1.0], [1.0]], [[True, False]], causal=False)[0])
+    0.5
+    """
+    weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
+    selected = np.asarray(selected)
+    if selected.dtype != bool or selected.shape != weights.shape:
+        raise ValueError(
+            f"selected must be boolean, of the shape of weights {weights.shape}; "
+            f"got {selected.dtype} of shape {selected.shape}"
+        )
+    masks = selected if selected.ndim == 3 else selected[None]
+    found = []
+    for head, a, tokens in _heads(weights, x, causal):
+        for block in _blocks(a, causal):
+            chosen = masks[head, block.rows]
+            if (chosen[:, : block.seen] & ~block.visible).any() or chosen[:, block.seen :].any():
+                raise ValueError("selected must hold only tokens that the row sees: j <= i with causal=True")
+            chosen = chosen[:, : block.seen]
+            squares, _ = _squared_distances(block, tokens, chosen)
+            found.append((head, [(np.sqrt(squares) * (block.visible & ~chosen)).sum(axis=1)]))
+    return _gather(found, weights)[0]
+
+
+def select_top(weights, top_n: int, *, causal: bool = True) -> np.ndarray:
+    """The `top_n` largest weights of each row, as a boolean array of the shape of `weights`.
+
+    Rows that see fewer tokens select none. See `measure` for arguments, ties and errors.
+
+    Examples
+    --------
+    >>> select_top([[0.2, 0.4, 0.4]], 1, causal=False).tolist()
+    [[False, True, False]]
+    """
+    weights = _weights(weights, causal)
+    top_n = _top_n(top_n, weights)
+    selected = np.zeros(weights.shape, dtype=bool)
+    for head, mask in enumerate(selected if weights.ndim == 3 else selected[None]):
+        for block in _blocks(_checked(weights if weights.ndim == 2 else weights[head], causal), causal):
+            mask[block.rows, : block.seen] = _largest(block, top_n)
+    return selected
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some rows of a head, cut to the columns that any of them sees."""
+
+    rows: slice
+    seen: int
+    weights: np.ndarray
+    visible: np.ndarray
+
+
+def _blocks(a, causal):
+    for start in range(0, len(a), _BLOCK):
+        rows = slice(start, min(start + _BLOCK, len(a)))
+        seen = rows.stop if causal else a.shape[1]
+        visible = np.tri(rows.stop - start, seen, start if causal else seen, dtype=bool)
+        yield _Block(rows, seen, a[rows, :seen], visible)
+
+
+class _Tokens:
+    """The tokens of a head and what depends on nothing else, so that heads with the same tokens share it."""
+
+    def __init__(self, x, causal):
+        self.x, self.causal = x, causal
+        self.squares = np.einsum("ld,ld->l", x, x)
+        self.norms = np.sqrt(self.squares)
+
+    @cached_property
+    def gram(self):
+        return self.x @ self.x.T
+
+    @cached_property
+    def apart(self):
+        """Squared distances of all pairs (L, L)."""
+        centred = self.x - self.x.mean(axis=0)  # distances do not change, and lose fewer digits
+        square = np.einsum("ld,ld->l", centred, centred)
+        apart = centred @ centred.T
+        apart *= -2
+        apart += square
+        apart += square[:, None]
+        j, i = np.nonzero(apart < _CANCELLED * (square + square[:, None]))
+        _subtract(apart, (j, i), lambda part: centred[j[part]] - centred[i[part]], self.x.shape[1])
+        return apart
+
+    @cached_property
+    def reach(self):
+        """Entry (j, i): the squared distance from j to the farthest of the tokens 0 ... i."""
+        return np.maximum.accumulate(self.apart, axis=1)
+
+    @cached_property
+    def farthest(self):
+        """Entry (j, i): which of the tokens 0 ... i that is."""
+        attained = np.where(self.apart >= self.reach, np.arange(len(self.x)), 0)
+        return np.maximum.accumulate(attained, axis=1)
+
+    def widest(self, block, selected, excluded):
+        """d1 of each row: the largest distance from a selected to an excluded token; 0 without a pair."""
+        rows, chosen = np.nonzero(selected)
+        last = block.rows.start + rows if self.causal else np.full_like(rows, len(self.x) - 1)
+        reach = self.reach[chosen, last]
+        settled = excluded[rows, self.farthest[chosen, last]]
+        widest = np.zeros(len(selected))
+        np.maximum.at(widest, rows[settled], reach[settled])
+        # Where the farthest token is selected itself, look for the next, if it can still matter: few pairs.
+        pairs = np.flatnonzero(~settled & (reach > widest[rows]))
+        for part in np.array_split(pairs, 1 + len(pairs) * block.seen // _CHUNK):
+            apart = np.where(excluded[rows[part]], self.apart[chosen[part], : block.seen], 0.0)
+            np.maximum.at(widest, rows[part], apart.max(axis=1, initial=0.0))
+        return np.sqrt(widest)
+
+
+def _rows(block, tokens, selected, top_n):
+    """The fields of `Capacity` for the rows of a block."""
+    a, norms = block.weights, tokens.norms[: block.seen]
+    excluded = block.visible & ~selected
+    squares, s_squared = _squared_distances(block, tokens, selected)
+    nearest = np.where(excluded, squares, np.inf).min(axis=1, keepdims=True)
+    separable = (selected & (squares < nearest * (1 - _TIE))).sum(axis=1)
+    left_out = a * excluded
+    rest, count = left_out.sum(axis=1), excluded.sum(axis=1)
+    mass = (a * selected).sum(axis=1)
+    longest = np.where(selected, norms, 0.0).max(axis=1)
+    bound = rest * tokens.widest(block, selected, excluded) + longest * (mass * count - rest)
+    found = (
+        count.astype(float),
+        (np.sqrt(squares) * excluded).sum(axis=1),
+        bound,
+        separable / top_n,
+        mass,
+        np.sqrt(s_squared),
+        left_out @ norms,
+    )
+    enough = selected.any(axis=1)
+    return [np.where(enough, value, np.nan) for value in found]
+
+
+def _squared_distances(block, tokens, selected):
+    """|a_i x_i - s|^2 of each row and token seen, and |s|^2 of each row."""
+    a, x = block.weights, tokens.x[: block.seen]
+    rows, columns = np.nonzero(selected)
+    starts = np.searchsorted(rows, np.arange(len(a) + 1))
+    chosen = sparse.csr_array((a[rows, columns], columns, starts), shape=a.shape)
+    s = chosen @ x
+    s_squared = np.einsum("md,md->m", s, s)
+    # <x_i, s>, by the cheaper of two ways: a sparse product costs some sixteen times as much a number.
+    few = 16 * len(rows) < x.shape[1] * len(a)
+    inner = chosen @ tokens.gram[: block.seen, : block.seen] if few else s @ x.T
+    lengths = a**2 * tokens.squares[: block.seen]
+    lengths += s_squared[:, None]
+    squares = lengths - 2 * a * inner
+    m, i = np.nonzero((squares < _CANCELLED * lengths) & block.visible)
+    _subtract(squares, (m, i), lambda part: a[m[part], i[part], None] * x[i[part]] - s[m[part]], x.shape[1])
+    return squares, s_squared
+
+
+def _subtract(squares, entries, difference, d):
+    """Replace `entries` of squared lengths by those of ``difference(part)``, a part of them at a time."""
+    for part in np.array_split(np.arange(len(entries[0])), 1 + len(entries[0]) * d // _CHUNK):
+        vectors = difference(part)
+        squares[entries[0][part], entries[1][part]] = np.einsum("pd,pd->p", vectors, vectors)
+
+
+def _largest(block, top_n):
+    if top_n > block.seen:
+        return np.zeros(block.visible.shape, dtype=bool)
+    seen = np.where(block.visible, block.weights, -1.0)
+    place = block.seen - top_n
+    threshold = np.partition(seen, place, axis=1)[:, place, None]
+    selected = seen > threshold
+    tied = seen == threshold
+    room = top_n - selected.sum(axis=1, keepdims=True)
+    selected |= tied & (np.cumsum(tied, axis=1) <= room)
+    return selected & (block.visible.sum(axis=1, keepdims=True) >= top_n)
+
+
+def _heads(weights, x, causal):
+    """Each head's number, checked weights, and tokens; tokens that heads share are prepared once."""
+    heads, length = (weights.shape[0] if weights.ndim == 3 else 1), weights.shape[-1]
+    allowed = [(length,)] if weights.ndim == 2 else [(length,), (heads, length)]
+    if x.shape[:-1] not in allowed:
+        shapes = " or ".join(f"({', '.join(map(str, shape))}, d)" for shape in allowed)
+        raise ValueError(f"x must have shape {shapes} for weights of shape {weights.shape}; got {x.shape}")
+    tokens = None
+    for head in range(heads):
+        own = x[head] if x.ndim == 3 else x
+        if tokens is None or not (own is x or np.array_equal(own, tokens.x)):
+            tokens = _Tokens(own, causal)
+        yield head, _checked(weights[head] if weights.ndim == 3 else weights, causal), tokens
+
+
+def _gather(found, weights):
+    """One array a quantity out of the blocks of all heads, with the axis of heads that `weights` has."""
+    heads = [[block for head, block in found if head == number] for number in range(1 + found[-1][0])]
+    arrays = [
+        np.stack([np.concatenate([block[q] for block in head]) for head in heads])
+        for q in range(len(found[0][1]))
+    ]
+    return arrays if weights.ndim == 3 else [array[0] for array in arrays]
+
+
+def _weights(weights, causal):
+    weights = np.asarray(_plain(weights))
+    if (
+        weights.ndim not in (2, 3)
+        or 0 in weights.shape
+        or (causal and weights.shape[-2] != weights.shape[-1])
+    ):
+        raise ValueError(f"weights must have shape (L, L) or (H, L, L); got {weights.shape}")
+    if weights.shape[-1] < 2:
+        raise ValueError(
+            f"weights must be over at least two tokens, or nothing can be excluded; got shape {weights.shape}"
+        )
+    return weights
+
+
+def _checked(a, causal):
+    """One head's weights in float64, if its rows are distributions."""
+    a = finite_array("weights", a)
+    if a.min() < 0:
+        raise ValueError(f"weights must not be negative; got {a.min():g}")
+    miss = np.abs(a.sum(axis=-1) - 1).max()
+    if miss > ROW_SUM_TOLERANCE:
+        raise ValueError(f"rows of weights must sum to 1; one misses it by {miss:g}")
+    for block in _blocks(a, causal):
+        if (block.weights * ~block.visible).any() or a[block.rows, block.seen :].any():
+            raise ValueError(
+                "weights must be zero for j > i; pass causal=False if every row sees every token"
+            )
+    return a
+
+
+def _top_n(top_n, weights):
+    top_n = integer("top_n", top_n, low=1)
+    if top_n > weights.shape[-1]:
+        raise ValueError(f"top_n must be at most the number of tokens, {weights.shape[-1]}; got {top_n}")
+    return top_n
+
+
+def _plain(values):
+    """A torch tensor, of any floating-point type and on any device, as a numpy array."""
+    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else values

@@ -1,0 +1,234 @@
+"""What attention heads see and do, one layer at a time.
+
+Attention weights of all layers together are large (144 heads of 1024 x 1024 are 600 MB), so hooks hand over
+one layer while the model runs, and nothing is kept that the caller does not keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+#: What the vectors x of the second paper can be.
+TOKENS = "embedding", "hidden", "normed", "value"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer on one window of L tokens, as torch tensors of the model's dtype.
+
+    Attributes
+    ----------
+    index : int
+        0 is the first layer.
+    weights : (H, L, L)
+        Attention weights: row i is a distribution over the tokens j <= i, exactly zero beyond.
+    embedding : (L, d)
+        Token embeddings, without positions.
+    hidden : (L, d)
+        Residual stream that enters the layer.
+    normed : (L, d)
+        The same after the layer's normalisation: what queries, keys and values are made of.
+    value : (H, L, d_head)
+        Value vectors, biases included: what the weights average. Heads that share one value (grouped keys and
+        values) repeat it.
+    """
+
+    index: int
+    weights: object
+    embedding: object
+    hidden: object
+    normed: object
+    value: object
+
+    def tokens(self, kind: str):
+        """The vectors x: one of `TOKENS` by name.
+
+        Raises
+        ------
+        ValueError
+            If there is no such kind.
+        """
+        if kind not in TOKENS:
+            raise ValueError(f"x must be one of {', '.join(TOKENS)}; got {kind!r}")
+        return getattr(self, kind)
+
+
+@contextmanager
+def capture(model, visit: Callable[[Layer], None]) -> Iterator[None]:
+    """While inside, every forward pass of `model` hands each attention layer to `visit`, in order.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        GPT-2, or a model with Llama's blocks (``self_attn.v_proj``, grouped keys and values or not).
+    visit : callable
+        Called with a `Layer` as soon as it is computed. An exception that it raises ends the pass.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, has another attention backend than ``eager``, or is in training mode
+        (dropout), and during the pass if it is given more than one sequence.
+
+    Notes
+    -----
+    The hooks are removed on leaving, also by an exception. Nothing in the model is changed.
+    """
+    blocks, attention_name = _blocks(model)
+    backend = model.config._attn_implementation
+    if backend != "eager":
+        raise ValueError(
+            f"attention weights need the eager backend, and this model has {backend!r}: "
+            "load it with attn_implementation='eager'"
+        )
+    if model.training:
+        raise ValueError(
+            "the model is in training mode, where dropout changes the weights: call model.eval()"
+        )
+
+    seen: dict = {}
+    hooks = [
+        model.get_input_embeddings().register_forward_hook(lambda _m, _a, out: _keep(seen, embedding=out))
+    ]
+    try:
+        for index, block in enumerate(blocks):
+            attention = getattr(block, attention_name)
+            projection = attention.c_attn if attention_name == "attn" else attention.v_proj
+            hooks += [
+                block.register_forward_pre_hook(_remember(seen, "hidden"), with_kwargs=True),
+                attention.register_forward_pre_hook(_remember(seen, "normed"), with_kwargs=True),
+                projection.register_forward_hook(lambda _m, _a, out: _keep(seen, projected=out)),
+                attention.register_forward_hook(
+                    _hand_over(seen, index, attention_name == "attn", model.config, visit)
+                ),
+            ]
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def each_layer(model, tokens, measure: Callable[[Layer], object]) -> list:
+    """Run one window through the model, and return what `measure` says of each layer.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        See `capture`.
+    tokens : torch.LongTensor (L,)
+        Token numbers of one window.
+    measure : callable
+        Takes a `Layer`; what it returns is all that is kept.
+
+    Returns
+    -------
+    list
+        One entry a layer.
+    """
+    import torch
+
+    if tokens.ndim != 1 or tokens.shape[0] < 1:
+        raise ValueError(f"tokens must be one window, of shape (L,) with L >= 1; got {tuple(tokens.shape)}")
+    found = []
+    # The base model: the output logits are not needed.
+    with capture(model, lambda layer: found.append(measure(layer))), torch.no_grad():
+        model.base_model(input_ids=tokens[None].to(model.device), use_cache=False)
+    return found
+
+
+def windows(text: str, tokenizer, length: int, count: int = 1):
+    """Windows of consecutive tokens, their beginnings spread evenly over the text.
+
+    Each begins at the start of a paragraph (a line of `text`). The first is the start of the text.
+
+    Parameters
+    ----------
+    text : str
+    tokenizer : transformers tokenizer
+        No special tokens are added.
+    length, count : int
+
+    Returns
+    -------
+    torch.LongTensor (count, length)
+
+    Raises
+    ------
+    ValueError
+        If a number is less than one, or the text is too short.
+    """
+    import torch
+
+    if length < 1 or count < 1:
+        raise ValueError(f"length and count must be at least 1; got {length} and {count}")
+    found = []
+    for k in range(count):
+        start = k * len(text) // count
+        if start:
+            start = text.find("\n", start - 1) + 1 or len(text)
+        # Some tokens are longer than a character, and few are longer than eight: ask for more only if needed.
+        for characters in (8 * length, 32 * length, len(text)):
+            part = tokenizer(text[start : start + characters], add_special_tokens=False).input_ids
+            # A cut word makes other tokens, so leave some room before the cut, if there is one.
+            if len(part) >= length + (8 if start + characters < len(text) else 0):
+                break
+        else:
+            raise ValueError(
+                f"the text is too short for {count} windows of {length} tokens: window {k} has {len(part)}"
+            )
+        found.append(part[:length])
+    return torch.tensor(found)
+
+
+def _blocks(model):
+    base = model.base_model
+    for blocks_name, attention_name, projection in (
+        ("h", "attn", "c_attn"),
+        ("layers", "self_attn", "v_proj"),
+    ):
+        blocks = getattr(base, blocks_name, None)
+        if blocks is not None and all(hasattr(getattr(b, attention_name, None), projection) for b in blocks):
+            return blocks, attention_name
+    raise ValueError(
+        f"{type(model).__name__} is neither GPT-2 (h.*.attn.c_attn) nor of Llama's kind "
+        "(layers.*.self_attn.v_proj)"
+    )
+
+
+def _keep(seen, **what):
+    seen.update(what)
+
+
+def _remember(seen, name):
+    def hook(_module, arguments, keywords):
+        seen[name] = arguments[0] if arguments else keywords["hidden_states"]
+
+    return hook
+
+
+def _hand_over(seen, index, fused, config, visit):
+    def hook(_module, _arguments, output):
+        weights = output[1]
+        if weights is None:
+            raise ValueError(
+                f"layer {index} returned no attention weights: its backend does not compute them"
+            )
+        if weights.shape[0] != 1:
+            raise ValueError(f"give one sequence at a time; got a batch of {weights.shape[0]}")
+        heads, length = weights.shape[1], weights.shape[2]
+        projected = seen.pop("projected")[0]
+        if fused:
+            projected = projected.chunk(3, dim=-1)[2]  # queries, keys, values side by side
+        groups = getattr(config, "num_key_value_heads", None) or heads
+        value = (
+            projected.reshape(length, groups, -1).transpose(0, 1).repeat_interleave(heads // groups, dim=0)
+        )
+        visit(
+            Layer(
+                index, weights[0], seen["embedding"][0], seen.pop("hidden")[0], seen.pop("normed")[0], value
+            )
+        )
+
+    return hook
