@@ -1,4 +1,4 @@
-"""`python -m attnorm.book`: the commands behind `make book`, `make chapter`, `make serve` and `make clean`."""
+"""The commands behind `make book`, `make chapter`, `make serve` and their like."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from attnorm.book.build import BuildError, build, build_chapter
+from attnorm.book.notebooks import write_notebooks
 from attnorm.book.site import Book
 
 
@@ -36,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
         ("build", _build, "execute what changed, render strictly, inspect, publish"),
         ("chapter", _chapter, "execute and render one chapter beside the book"),
         ("serve", _serve, "serve the published pages on this machine"),
+        ("notebooks", _notebooks, "write the chapters as .ipynb"),
+        ("screenshots", _screenshots, "take pictures of every page"),
         ("clean", _clean, "remove everything that was built"),
     ):
         command = commands.add_parser(name, help=about)
@@ -64,6 +67,17 @@ def _serve(given):
     with http.server.ThreadingHTTPServer(("127.0.0.1", given.port), handler) as server:
         print(f"http://127.0.0.1:{given.port}/  (Ctrl-C stops)")
         server.serve_forever()
+
+
+def _notebooks(given):
+    for path in write_notebooks(given.root):
+        print(path)
+
+
+def _screenshots(given):
+    from attnorm.book.screenshots import take  # needs playwright, which only developers have
+
+    print(f"pictures are in {take(given.root)}")
 
 
 def _clean(given):

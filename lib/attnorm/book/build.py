@@ -96,7 +96,7 @@ def render(book: Book, key: str, *, only: str | None = None) -> Path:
     }
     toc = book.root / "_toc.yml"
     if only is not None:
-        # The theme cannot draw the navigation of a book of one page: another one keeps it company, unexecuted.
+        # The theme cannot draw the navigation of a single page: another one keeps it company, unexecuted.
         other = next(document for document in book.documents() if document != only)
         toc = work / "_toc.yml"
         toc.write_text(f"format: jb-book\nroot: {only}\nchapters:\n- file: {other}\n", encoding="utf8")
@@ -150,7 +150,7 @@ def _write_record(book: Book, pages: Path, key: str, total: float) -> None:
 
 
 def _publish(book: Book, pages: Path) -> None:
-    """Put the new pages in the place of the old ones; the two renames are all that a reader can fall between."""
+    """Put the new pages in the place of the old ones: two renames, so that no reader sees half a book."""
     old = book.build / "html.old"
     shutil.rmtree(old, ignore_errors=True)
     if book.html.exists():

@@ -15,6 +15,7 @@ def setup(app):
     app.connect("builder-inited", _always_load_mathjax)
     app.connect("html-page-context", _offer_notebook, priority=900)  # after the theme has made its buttons
     app.connect("build-finished", _publish_notebooks)
+    app.connect("build-finished", _one_search_field)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -32,7 +33,7 @@ def _is_notebook(app, docname: str) -> bool:
 
 
 def _offer_notebook(app, pagename, templatename, context, doctree):
-    """Link the executed notebook: a launch button would open the text source, which no notebook server runs."""
+    """Link the executed notebook; a launch button would open the text source, which no server runs."""
     if doctree is not None and _is_notebook(app, pagename):
         context.setdefault("header_buttons", []).append(
             {
@@ -53,3 +54,12 @@ def _publish_notebooks(app, exception):
             target = Path(app.outdir, NOTEBOOKS, f"{docname}.ipynb")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(_executed(app, docname), target)
+
+
+def _one_search_field(app, exception):
+    """The theme puts its search field twice on the search page, both with the same id."""
+    page = Path(app.outdir, "search.html")
+    if exception is None and page.is_file():
+        before, field, after = page.read_text(encoding="utf8").partition('id="search-input"')
+        after = after.replace('id="search-input"', 'id="search-page-input"')
+        page.write_text(before + field + after, encoding="utf8")

@@ -77,7 +77,9 @@ class Book:
         found = [d for d in self.documents() if _names(d, name)]
         if len(found) != 1:
             options = ", ".join(d.rsplit("/", 1)[-1] for d in self.documents())
-            raise ValueError(f"C={wanted} fits {len(found)} pages; give a chapter number or one of: {options}")
+            raise ValueError(
+                f"C={wanted} fits {len(found)} pages; give a chapter number or one of: {options}"
+            )
         return found[0]
 
 
