@@ -19,7 +19,7 @@ from attnorm.book.register_pages import claim_block, overview_table, summary_tab
 _logger = logging.getLogger(__name__)
 
 
-class _Placeholder(nodes.General, nodes.Element):
+class ClaimsPlaceholder(nodes.General, nodes.Element):
     """Stands in the page until all evidence is known."""
 
 
@@ -33,7 +33,7 @@ class _ClaimsRegister(SphinxDirective):
         paper = self.arguments[0]
         # Metadata of a page is kept, merged and purged by Sphinx itself.
         self.env.metadata[self.env.docname].setdefault("claims_register", []).append(paper)
-        return [_Placeholder(paper=paper)]
+        return [ClaimsPlaceholder(paper=paper)]
 
 
 class _ClaimsSummary(SphinxDirective):
@@ -41,7 +41,7 @@ class _ClaimsSummary(SphinxDirective):
 
     def run(self):
         self.env.metadata[self.env.docname]["claims_summary"] = True
-        return [_Placeholder()]
+        return [ClaimsPlaceholder()]
 
 
 class _Register:
@@ -74,7 +74,7 @@ class _Register:
         def link(page):
             return app.builder.get_relative_uri(docname, page)
 
-        for placeholder in list(doctree.findall(_Placeholder)):
+        for placeholder in list(doctree.findall(ClaimsPlaceholder)):
             if "paper" in placeholder:
                 placeholder.replace_self(self._claims_of(placeholder["paper"], link, docname))
             else:
@@ -117,7 +117,7 @@ def setup(app):
     """Register directives and events with Sphinx."""
     app.setup_extension("attnorm.book.times")
     register = _Register()
-    app.add_node(_Placeholder, html=(_no_visit, None), latex=(_no_visit, None), text=(_no_visit, None))
+    app.add_node(ClaimsPlaceholder, html=(_no_visit, None), latex=(_no_visit, None), text=(_no_visit, None))
     app.add_directive("claims-register", _ClaimsRegister)
     app.add_directive("claims-summary", _ClaimsSummary)
     app.connect("env-updated", register.gather)

@@ -13,14 +13,14 @@ from attnorm.book.execute import timings
 from attnorm.book.register_pages import table
 
 
-class _Placeholder(nodes.General, nodes.Element):
+class TimesPlaceholder(nodes.General, nodes.Element):
     """Stands in the page until the pages are written."""
 
 
 class _ChapterTimes(SphinxDirective):
     def run(self):
         self.env.metadata[self.env.docname]["chapter_times"] = True
-        return [_Placeholder()]
+        return [TimesPlaceholder()]
 
 
 def _pages(app, env):
@@ -28,7 +28,7 @@ def _pages(app, env):
 
 
 def _fill(app, doctree, docname):
-    for placeholder in list(doctree.findall(_Placeholder)):
+    for placeholder in list(doctree.findall(TimesPlaceholder)):
         seconds = timings(app.srcdir)
         titles = app.env.titles
         rows = [
@@ -42,7 +42,7 @@ def _fill(app, doctree, docname):
 
 def setup(app):
     """Register the directive with Sphinx."""
-    app.add_node(_Placeholder)
+    app.add_node(TimesPlaceholder)
     app.add_directive("chapter-times", _ChapterTimes)
     app.connect("env-updated", _pages)
     app.connect("doctree-resolved", _fill)
