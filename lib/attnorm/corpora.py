@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from attnorm.sources import Provenance, SourceUnavailable, cache_dir, keep, run_bounded, terminal, url_answers
+from attnorm.sources import (
+    Provenance,
+    SourceUnavailable,
+    cache_dir,
+    keep,
+    run_bounded,
+    silence,
+    terminal,
+    url_answers,
+)
 
 GUTENBERG = "https://www.gutenberg.org/cache/epub/2600/pg2600.txt"
 _GUTENBERG_SECONDS = 60.0
@@ -80,7 +89,7 @@ def resolve_corpus(name: str = "auto") -> tuple[str, str]:
         return "war-and-peace", "it is in the cache"
     if url_answers(GUTENBERG):
         return "war-and-peace", "Project Gutenberg answers"
-    return "king-james", "war-and-peace is not in the cache, and Project Gutenberg does not answer"
+    return "king-james", f"war-and-peace is not in the cache, and {silence('Project Gutenberg')}"
 
 
 def clean_war_and_peace(raw: str) -> str:
@@ -119,7 +128,7 @@ def _war_and_peace() -> str:
     path = _war_and_peace_file()
     if not path.is_file():
         if not url_answers(GUTENBERG):
-            raise SourceUnavailable("not in the cache, and Project Gutenberg does not answer")
+            raise SourceUnavailable(f"not in the cache, and {silence('Project Gutenberg')}")
         keep(path, _fetch_war_and_peace)
     try:
         return clean_war_and_peace(path.read_text(encoding="utf-8-sig"))

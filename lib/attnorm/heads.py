@@ -23,7 +23,8 @@ class Layer:
     index : int
         0 is the first layer.
     weights : (H, L, L)
-        Attention weights: row i is a distribution over the tokens j <= i, exactly zero beyond.
+        Attention weights: row i is a distribution over the tokens j <= i, exactly zero beyond. Llama's are
+        computed in float32 whatever the dtype of the model.
     embedding : (L, d)
         Token embeddings, without positions.
     hidden : (L, d)

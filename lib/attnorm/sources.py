@@ -85,6 +85,11 @@ def offline() -> bool:
     return os.environ.get("ATTNORM_OFFLINE", "0") not in ("", "0")
 
 
+def silence(who: str) -> str:
+    """Why a source cannot be asked: one clause for a message."""
+    return "ATTNORM_OFFLINE is set" if offline() else f"{who} does not answer"
+
+
 def answers(key: str, ask: Callable[[], bool], seconds: float) -> bool:
     """Ask the network once per process, and take silence for a no.
 
