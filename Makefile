@@ -6,7 +6,7 @@ BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY  := $(VENV)/.installed
 PY     := $(BIN)/python
 
-.PHONY: help book chapter serve notebooks screenshots test lint format lock clean distclean
+.PHONY: help book chapter serve notebooks screenshots test browser lint format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -29,7 +29,10 @@ screenshots: $(READY)  ## pictures of every page (light, dark, wide, narrow) in 
 	@$(PY) -m attnorm.book screenshots
 
 test: $(READY)  ## the test suite
-	@$(PY) -m pytest -n 2
+	@$(PY) -m pytest -n 2 --dist loadgroup --ignore=tests/browser
+
+browser: $(READY)  ## the built pages in headless Chromium
+	@$(PY) -m pytest tests/browser
 
 lint: $(READY)  ## style, format, citation file
 	@$(BIN)/ruff check .
@@ -44,9 +47,10 @@ lock: $(READY)  ## resolve the ranges of pyproject.toml again into requirements.
 	@$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --no-header \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-annotate \
 	    --output-file requirements.lock pyproject.toml
-	@# a local build label such as +cpu names a wheel that only one machine has
+	@# a build label such as +cpu names a wheel that only one machine has
 	@$(PY) -c "import pathlib, re; lock = pathlib.Path('requirements.lock'); \
-	    lock.write_text(re.sub(r'\+[\w.]+$$', '', lock.read_text(), flags=re.M))"
+	    pins = re.sub(r'\+[\w.]+$$', '', lock.read_text().strip(), flags=re.M); \
+	    lock.write_text('# What make book installs. Made by make lock from pyproject.toml.\n' + pins + '\n')"
 
 clean:  ## remove what was built, keep the environment
 	@rm -rf _build

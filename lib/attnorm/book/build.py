@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -103,6 +104,8 @@ def render(book: Book, key: str, *, only: str | None = None) -> Path:
         settings["nb_execution_excludepatterns"] = [f"{other}.*"]
         settings["suppress_warnings"] = ["ref", "myst.xref_missing", "bibtex", "toc", "myst.domains"]
     settings["external_toc_path"] = str(toc)
+    # The table of contents looks through all objects in memory, and so wakes torch's deprecated names.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="sphinx_external_toc")
     result = build_sphinx(
         str(book.root),
         str(pages),

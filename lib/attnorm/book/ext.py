@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
-from attnorm.book import register
+import nbformat
+from jupyter_cache import get_cache
+
+from attnorm.book import register, theme_fixes
+from attnorm.book.execute import read_notebook
 
 NOTEBOOKS = "notebooks"  # folder of the executed chapters beside the pages
 
 
 def setup(app):
+    # Before the register (priority 500) reads the evidence out of the notebooks.
+    app.connect("env-updated", _write_executed_notebooks, priority=100)
     register.setup(app)
     app.connect("builder-inited", _always_load_mathjax)
     app.connect("html-page-context", _offer_notebook, priority=900)  # after the theme has made its buttons
     app.connect("build-finished", _publish_notebooks)
-    app.connect("build-finished", _one_search_field)
+    app.connect("build-finished", theme_fixes.mend)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _always_load_mathjax(app):
     """Formulas in the HTML of a cell's output are invisible to Sphinx, which would leave MathJax out."""
     app.set_html_assets_policy("always")
+
+
+def _write_executed_notebooks(app, env):
+    """Write notebooks with their outputs: myst-nb leaves out those that come from the cache."""
+    config = env.mystnb_config
+    if config.execution_mode != "cache":
+        return
+    cache = get_cache(config.execution_cache_path)
+    for docname in sorted(env.found_docs):
+        notebook = read_notebook(Path(env.doc2path(docname)))
+        if notebook is not None and _executed(app, docname).is_file():
+            # A page that was left unexecuted on purpose is not in the cache.
+            with contextlib.suppress(KeyError):
+                _, notebook = cache.merge_match_into_notebook(notebook)
+                nbformat.write(notebook, _executed(app, docname))
 
 
 def _executed(app, docname: str) -> Path:
@@ -54,12 +76,3 @@ def _publish_notebooks(app, exception):
             target = Path(app.outdir, NOTEBOOKS, f"{docname}.ipynb")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(_executed(app, docname), target)
-
-
-def _one_search_field(app, exception):
-    """The theme puts its search field twice on the search page, both with the same id."""
-    page = Path(app.outdir, "search.html")
-    if exception is None and page.is_file():
-        before, field, after = page.read_text(encoding="utf8").partition('id="search-input"')
-        after = after.replace('id="search-input"', 'id="search-page-input"')
-        page.write_text(before + field + after, encoding="utf8")
