@@ -24,6 +24,7 @@ DETERMINISM = {
     "TOKENIZERS_PARALLELISM": "false",
     "SOURCE_DATE_EPOCH": "0",
     "JUPYTER_PREFER_ENV_PATH": "1",  # the kernel of this environment, not a user's kernel of the same name
+    "PYTHONWARNINGS": "ignore:IProgress not found",  # no widgets in a page, and that is no fault
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
