@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from attnorm.book import evidence_gate, fingerprint
 from attnorm.book.build import BuildError, _only_build, build, build_chapter, first_page
 from attnorm.book.execute import execute, timings
