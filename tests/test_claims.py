@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 import sympy as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
 from attnorm.claims import ClaimFailed, Registry, claims, example
 from attnorm.evidence import Evidence, slug
 from attnorm.identities import examine
 from attnorm.statements import Statement, read_statements
-from hypothesis import given
-from hypothesis import strategies as st
 
 x, y = sp.symbols("x y", real=True)
 p = sp.symbols("p", positive=True)

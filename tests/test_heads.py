@@ -5,11 +5,11 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from attnorm.heads import TOKENS, capture, each_layer, windows
 from attnorm.origins import byte_tokenizer
+from tiny_models import tiny
 
 WINDOW = torch.arange(40) * 7 % 251
 both = pytest.mark.parametrize("kind", ["gpt2", "llama"])

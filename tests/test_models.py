@@ -16,12 +16,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import save, tiny, write_gguf, write_wheel
 
 from attnorm import models, origins, sources
 from attnorm.models import available_fingerprint, load_model, resolve_model, untrained_like
 from attnorm.origins import Folder, Hub, RandomGPT2, Wheel, byte_tokenizer
 from attnorm.sources import ChecksumError, Provenance, SourceUnavailable, keep
+from tiny_models import save, tiny, write_gguf, write_wheel
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

@@ -4,11 +4,12 @@ import base64
 import io
 import re
 
-import attnorm
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+
+import attnorm
 from attnorm import plotting
 from attnorm.figure_data import offer_data
 

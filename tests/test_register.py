@@ -7,11 +7,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
+
 from attnorm.book import ledger
 from attnorm.evidence import MIME_TYPE, Evidence
 from attnorm.statements import Statement
-from sphinx.application import Sphinx
-from sphinx.util.docutils import docutils_namespace
 
 
 def statement(claim="X1", **changes):

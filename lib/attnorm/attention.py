@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
 from scipy.special import softmax
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from attnorm import validate
 
