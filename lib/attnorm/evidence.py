@@ -147,11 +147,16 @@ class Evidence:
 def _short(value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
-    return text if len(text) <= 120 else text[:117] + "…"
+    return crop(str(value), 60)
 
 
 def _json_safe(value):
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value
+    # Some expressions fill pages; the register is for reading.
+    return crop(value, 1000) if isinstance(value, str) else value
+
+
+def crop(text: str, length: int) -> str:
+    """The beginning of a text, with an ellipsis where something is left out."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -15,7 +15,9 @@ import sympy as sp
 from sympy.assumptions.assume import AppliedPredicate
 from sympy.core.function import AppliedUndef
 
-#: Working digits at random points, and the relative difference from which two values count as different.
+from attnorm.evidence import crop
+
+# Working digits at random points, and the relative difference from which two values count as different.
 _DIGITS, _AGREEMENT = 40, sp.Float("1e-25", 30)
 
 #: From cheap to costly. Each rung gets the raw difference; the first that gives exactly zero decides.
@@ -294,5 +296,4 @@ def _show(point) -> str:
 
 
 def _crop(expr) -> str:
-    text = sp.sstr(expr)
-    return text if len(text) <= 200 else text[:197] + "…"
+    return crop(sp.sstr(expr), 200)

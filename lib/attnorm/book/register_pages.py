@@ -36,7 +36,7 @@ def summary_table(papers, statements, entries, link) -> nodes.table:
         verdicts = [sum(statement.verdict == verdict for statement in own) for verdict in VERDICTS]
         controls = sum(e.evidence.kind == "control" for e in evidence)
         rows.append([name, *(nodes.Text(str(k)) for k in (*verdicts, len(evidence), controls))])
-    head = ("Source", *(verdict.capitalize() for verdict in VERDICTS), "Evidence", "of it controls")
+    head = ("Source", *(verdict.capitalize() for verdict in VERDICTS), "Evidence", "Of which controls")
     return table(head, (40, 10, 10, 10, 10, 10, 10), rows)
 
 
