@@ -96,8 +96,19 @@ def test_an_identity_that_sympy_cannot_reduce_is_not_a_pass(claim):
         claim.derives(parity, n, name="parity")
 
 
+def test_a_simplifier_that_never_comes_back_is_stopped_and_is_not_a_pass(claim, monkeypatch):
+    def endless(_):
+        while True:
+            sp.sqrt(2)
+
+    monkeypatch.setattr("attnorm.zero._LADDER", (endless,))
+    monkeypatch.setattr("attnorm.zero._PATIENCE", 0.2)
+    with pytest.raises(ClaimFailed, match="sympy leaves the difference"):
+        claim.derives(2 * x, x + x + sp.Integral(0, (z, 0, 1)), name="endless")
+
+
 def test_an_error_that_simplification_would_hide_is_found_at_random_points(claim, monkeypatch):
-    monkeypatch.setattr("attnorm.identities._LADDER", (lambda d: sp.S.Zero,))
+    monkeypatch.setattr("attnorm.zero._LADDER", (lambda d: sp.S.Zero,))
     with pytest.raises(ClaimFailed, match="against"):
         claim.derives(x, x + 1, name="a simplifier gone wrong")
 

@@ -7,37 +7,19 @@ points that respect the assumptions on the symbols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import sympy as sp
-from sympy.assumptions.assume import AppliedPredicate
 from sympy.core.function import AppliedUndef
 
+from attnorm.assumptions import conditions_of, random_points, stronger_symbols
 from attnorm.evidence import crop
+from attnorm.zero import residual
 
 # Working digits at random points, and the relative difference from which two values count as different.
 _DIGITS, _AGREEMENT = 40, sp.Float("1e-25", 30)
-
-#: From cheap to costly. Each rung gets the raw difference; the first that gives exactly zero decides.
-_LADDER: tuple[Callable[[sp.Expr], sp.Expr], ...] = (
-    lambda d: d,
-    lambda d: d.doit(integrals=False),
-    sp.expand,
-    lambda d: sp.cancel(sp.together(d)),
-    lambda d: sp.expand(sp.powsimp(sp.expand(d))),
-    sp.simplify,
-    lambda d: sp.simplify(d.doit()),
-    lambda d: sp.trigsimp(sp.expand(d)),
-    lambda d: sp.simplify(sp.piecewise_fold(d)),
-    lambda d: sp.simplify(sp.expand_log(d)),
-    lambda d: sp.simplify(sp.logcombine(d)),
-    lambda d: sp.simplify(d.rewrite(sp.exp)),
-    lambda d: sp.simplify(sp.expand_func(d)),
-    lambda d: sp.simplify(sp.radsimp(sp.powdenest(d))),
-    lambda d: sp.simplify(d.replace(lambda e: e.is_Pow, lambda e: sp.factor(e.base) ** e.exp)),
-)
 
 
 @dataclass(frozen=True)
@@ -76,11 +58,11 @@ def examine(expr, expected, *, assume=None, at: Mapping | None = None, points: i
         If the shapes differ, a float occurs, two different symbols share a name, or no points can be found.
     """
     pairs = list(_pairs(expr, expected))
-    conditions = _conditions(assume)
+    conditions = conditions_of(assume)
     _refuse_floats(pairs)
     symbols = _symbols(pairs, conditions, at or {})
     # Fix the order by name, so that a seed means the same points in every process.
-    at_points = _random_points(symbols, conditions, at or {}, np.random.default_rng(seed))
+    at_points = random_points(symbols, conditions, at or {}, np.random.default_rng(seed))
     functions = sorted({f.func for pair in pairs for side in pair for f in side.atoms(AppliedUndef)}, key=str)
     for left, right in pairs:
         refutation = _compare_at_points(
@@ -88,11 +70,11 @@ def examine(expr, expected, *, assume=None, at: Mapping | None = None, points: i
         )
         if refutation:
             return Identity(False, True, refutation)
-    stronger = _stronger_symbols(conditions)
+    stronger = stronger_symbols(conditions)
     for left, right in pairs:
-        residual = _residual((left - right).subs(stronger, simultaneous=True))
-        if residual != 0:
-            detail = f"agrees at {points} random points, but sympy leaves the difference {_crop(residual)}"
+        left_over = residual((left - right).subs(stronger, simultaneous=True))
+        if left_over != 0:
+            detail = f"agrees at {points} random points, but sympy leaves the difference {_crop(left_over)}"
             return Identity(False, False, detail)
     return Identity(True, False, f"simplified to zero and equal at {points} random points")
 
@@ -134,19 +116,6 @@ def _refuse_floats(pairs) -> None:
         raise ValueError(f"an identity takes exact numbers such as sympy.Rational, got {sorted(floats)}")
 
 
-def _conditions(assume) -> tuple:
-    if assume is None:
-        return ()
-    conditions = assume if isinstance(assume, (list, tuple)) else (assume,)
-    flat = tuple(part for c in conditions for part in (c.args if isinstance(c, sp.And) else (c,)))
-    for condition in flat:
-        if not isinstance(condition, (sp.core.relational.Relational, AppliedPredicate)):
-            raise ValueError(
-                f"assume takes relations such as x > 0 and predicates such as Q.real(x), got {condition!r}"
-            )
-    return flat
-
-
 def _symbols(pairs, conditions, at) -> list[sp.Symbol]:
     found = {symbol for pair in pairs for side in pair for symbol in side.free_symbols}
     found |= {symbol for condition in conditions for symbol in condition.free_symbols}
@@ -160,81 +129,6 @@ def _symbols(pairs, conditions, at) -> list[sp.Symbol]:
             f"different symbols share the names {twice}: their assumptions differ, so they never cancel"
         )
     return sorted(found, key=lambda symbol: symbol.name)
-
-
-def _stronger_symbols(conditions) -> dict:
-    """Symbols with the domain or sign that `conditions` give them added to what they already assume."""
-    known: dict = {}
-    for condition in conditions:
-        if isinstance(condition, AppliedPredicate):
-            symbol, fact = condition.arg, str(condition.function.name)
-        else:
-            symbol, fact = condition.lhs, _sign(condition)
-        if symbol.is_Symbol and fact:
-            known.setdefault(symbol, {})[fact] = True
-    return {
-        symbol: sp.Dummy(symbol.name, **{**symbol.assumptions0, **facts}) for symbol, facts in known.items()
-    }
-
-
-def _sign(relation) -> str:
-    """The sign that ``symbol > number`` and the like imply, or an empty string."""
-    bound = relation.rhs
-    if isinstance(relation, (sp.Gt, sp.Ge)) and bound.is_nonnegative:
-        return "nonnegative" if bound.is_zero and relation.rel_op == ">=" else "positive"
-    if isinstance(relation, (sp.Lt, sp.Le)) and bound.is_nonpositive:
-        return "nonpositive" if bound.is_zero and relation.rel_op == "<=" else "negative"
-    return ""
-
-
-def _residual(difference: sp.Expr) -> sp.Expr:
-    """Zero if some rung of the ladder gives zero, else the shortest form that was met."""
-    shortest = difference
-    for rung in _LADDER:
-        try:
-            simpler = rung(difference)
-        except (NotImplementedError, sp.PolynomialError, ValueError, TypeError):
-            continue  # this rung does not apply to expressions of this kind
-        if simpler == 0:
-            return sp.S.Zero
-        if simpler.count_ops() < shortest.count_ops():
-            shortest = simpler
-    return shortest
-
-
-def _random_points(symbols, conditions, at, rng):
-    """Yield random points that satisfy the assumptions of the symbols and the `conditions`."""
-    misses = 0
-    while misses < 2000:
-        point = {symbol: _draw(symbol, at.get(symbol), rng) for symbol in symbols}
-        if all(_satisfies(condition, point) for condition in conditions):
-            misses = 0
-            yield point
-        else:
-            misses += 1
-    raise ValueError("found no random point that satisfies assume: give ranges with at={symbol: (low, high)}")
-
-
-def _draw(symbol, bounds, rng) -> sp.Expr:
-    """A random exact number that satisfies every assumption of `symbol`, within `bounds` if given."""
-    for _ in range(2000):
-        if symbol.is_integer:
-            low, high = bounds or (-9, 12)
-            value = sp.Integer(int(rng.integers(int(np.ceil(low)), int(np.floor(high)) + 1)))
-        elif symbol.is_extended_real or bounds:
-            low, high = (sp.Rational(float(bound)) for bound in bounds or (-3, 3))
-            value = low + (high - low) * sp.Rational(int(rng.integers(1, 10**6)), 10**6)
-        else:  # nothing says that it is real
-            real, imaginary = (sp.Rational(int(k), 10**6) for k in rng.integers(-3 * 10**6, 3 * 10**6, 2))
-            value = real + sp.I * imaginary
-        if all(getattr(value, f"is_{fact}") in (truth, None) for fact, truth in symbol.assumptions0.items()):
-            return value
-    raise ValueError(f"found no value for {symbol} in {bounds} that satisfies {symbol.assumptions0}")
-
-
-def _satisfies(condition, point) -> bool:
-    there = condition.subs(point)
-    return bool(sp.ask(there) if isinstance(condition, AppliedPredicate) else there)
 
 
 def _compare_at_points(left, right, at_points, points) -> str:
