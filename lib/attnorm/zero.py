@@ -41,7 +41,7 @@ _LADDER: tuple[Callable[[sp.Expr], sp.Expr], ...] = (
 def residual(difference: sp.Expr) -> sp.Expr:
     """Zero if some rung of the ladder gives zero in time, else the shortest form that was met."""
     shortest = difference
-    with _time_limit(_PATIENCE), contextlib.suppress(_OutOfTime):
+    with contextlib.suppress(_OutOfTime), _time_limit(_PATIENCE):
         for rung in _LADDER:
             try:
                 simpler = rung(difference)
