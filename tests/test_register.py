@@ -214,6 +214,12 @@ def test_the_pages_show_every_piece_of_evidence_with_a_link_that_leads_to_it(sit
     assert "1 identity, 1 check, 1 control" in page
 
 
+def test_each_line_of_evidence_leads_to_its_claim(site):
+    site.build()
+    page = site.read("example.html")
+    assert page.count('<a href="register.html#claim-X1"><code>X1</code></a></div>') == len(COMPLETE)
+
+
 def test_the_summary_counts_and_leads_to_the_register(site):
     site.build()
     page = site.read("index.html")

@@ -7,6 +7,7 @@ build, since a change on any page may change them.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -15,6 +16,9 @@ from sphinx.util.docutils import SphinxDirective
 
 from attnorm.book import ledger
 from attnorm.book.register_pages import claim_block, overview_table, summary_table
+
+# The end of the line that attnorm.evidence shows.
+_CLAIM_OF_LINE = re.compile(r"<code>(?P<id>[\w.-]+)</code>(?=</div>$)")
 
 _logger = logging.getLogger(__name__)
 
@@ -80,6 +84,17 @@ class _Register:
             else:
                 homes = {paper: link(page) for paper, page in self.homes.items()}
                 placeholder.replace_self(summary_table(_papers(), _statements(), self.entries, homes.get))
+        self._link_evidence(doctree, link)
+
+    def _link_evidence(self, doctree, link):
+        """Lead from each line of evidence to its claim in the register; a notebook alone has no such page."""
+        homes = {s.id: self.homes[s.paper] for s in _statements() if s.paper in self.homes}
+        for raw in list(doctree.findall(nodes.raw)):
+            claim = _CLAIM_OF_LINE.search(raw.astext())
+            if claim and claim["id"] in homes:
+                address = f"{link(homes[claim['id']])}#claim-{claim['id']}"
+                text = f'{raw.astext()[: claim.start()]}<a href="{address}">{claim.group()}</a></div>'
+                raw.replace_self(nodes.raw("", text, format="html", classes=raw["classes"]))
 
     def _claims_of(self, paper, link, docname):
         statements = [statement for statement in _statements() if statement.paper == paper]
