@@ -139,7 +139,7 @@ class Claim:
         Examples
         --------
         >>> example().bounds([0.2, 0.9], upper=[0.5, 1.0], name="two rows")
-        ✓ passed [example] check two rows: measured 0.9, expected <= 1.0; tightest of shape (2,)
+        ✓ passed [example] check two rows: measured 0.9, expected <= 1; tightest of shape (2,)
         """
         found = self._compare("numeric", name, slack, measured, lower, upper)
         values = found.measured, found.bound, None
@@ -156,7 +156,7 @@ class Claim:
         Examples
         --------
         >>> example().violates(1.2, upper=1.0, name="hypothesis dropped")
-        ✓ passed [example] control hypothesis dropped: measured 1.2, expected <= 1.0; outside, as it must be
+        ✓ passed [example] control hypothesis dropped: measured 1.2, expected <= 1; outside, as it must be
         """
         found = self._compare("control", name, slack, measured, lower, upper)
         values = found.measured, found.bound, None

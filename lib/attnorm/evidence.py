@@ -147,7 +147,8 @@ class Evidence:
 def _short(value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return crop(str(value), 60)
+    bound = re.fullmatch(r"([<>]=) (\S+)", str(value))
+    return f"{bound[1]} {float(bound[2]):.6g}" if bound else crop(str(value), 60)
 
 
 def _json_safe(value):
