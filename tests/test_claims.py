@@ -297,6 +297,28 @@ def test_the_line_does_not_rely_on_colour_and_escapes_names(shown):
     assert all(part in line for part in ("passed", "✓", "a &lt; b", 'id="evidence-X1-a-b"'))
 
 
+@pytest.mark.parametrize(
+    ("verb", "sides", "told"),
+    [
+        ("derives", (x + x, 2 * x), "2*x = 2*x; simplified"),
+        ("rejects", (x, 2 * x), "x ≠ 2*x; differs, as it must"),
+        ("derives", ((x + 1) ** 40, sp.expand((x + 1) ** 40)), "simplified to zero"),
+        ("bounds", (0.123456789,), "measured 0.123457, expected <= 1"),
+    ],
+)
+def test_the_line_says_what_was_compared_in_a_few_words(shown, verb, sides, told):
+    bounds = {"upper": 1.0} if verb == "bounds" else {}
+    evidence = recorded(shown, verb, *sides, name="line", **bounds)
+    assert evidence.finding().startswith(told)
+    assert len(evidence.finding()) < 160
+
+
+def test_a_failed_identity_is_not_shown_as_an_equation(shown):
+    with pytest.raises(ClaimFailed):
+        Registry([statement()])["X1"].derives(x, 2 * x, name="wrong")
+    assert shown[0].finding().startswith("x ≟ 2*x; ")
+
+
 def test_outside_a_kernel_the_line_goes_to_standard_output(claim, capsys):
     claim.checks(1, 1, name="one")
     assert capsys.readouterr().out == "✓ passed [example] check one: measured 1, expected 1, tolerance 0\n"

@@ -129,26 +129,30 @@ class Evidence:
 
     def finding(self) -> str:
         """What was found, without saying whether it passed."""
+        source = ", ".join(part for part in (self.model, self.text) if part)
+        told = "; ".join(part for part in (self._comparison(), self.detail) if part)
+        return told + (f" ({source})" if source else "")
+
+    def _comparison(self) -> str:
         value = f"{_short(self.measured)}{' ' + self.unit if self.unit else ''}"
         if self.kind == "model":
-            finding = value
-        elif self.kind == "symbolic":
-            finding = (
-                f"{value} = {_short(self.expected)}" if self.passed else f"{value} ≟ {_short(self.expected)}"
-            )
-        else:
-            finding = f"measured {value}, expected {_short(self.expected)}"
-            if self.tolerance is not None:
-                finding += f", tolerance {_short(self.tolerance)}"
-        source = ", ".join(part for part in (self.model, self.text) if part)
-        return finding + (f"; {self.detail}" if self.detail else "") + (f" ({source})" if source else "")
+            return value
+        if isinstance(self.measured, str):  # expressions
+            if max(len(self.measured), len(str(self.expected))) > 60:
+                return ""  # too long to read here; the cell shows them
+            shown = "=" if self.kind == "symbolic" else "≠"
+            return f"{self.measured} {shown if self.passed else '≟'} {self.expected}"
+        if self.measured is None:
+            return ""  # nothing could be compared; the detail says why
+        tolerance = "" if self.tolerance is None else f", tolerance {_short(self.tolerance)}"
+        return f"measured {value}, expected {_short(self.expected)}{tolerance}"
 
 
 def _short(value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     bound = re.fullmatch(r"([<>]=) (\S+)", str(value))
-    return f"{bound[1]} {float(bound[2]):.6g}" if bound else crop(str(value), 60)
+    return f"{bound[1]} {float(bound[2]):.6g}" if bound else str(value)
 
 
 def _json_safe(value):
