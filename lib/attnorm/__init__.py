@@ -3,7 +3,7 @@
 from attnorm import measures
 from attnorm.attention import attention, attention_weights
 from attnorm.claims import claims
-from attnorm.dynamics import Trajectory, run_layers, simulate
+from attnorm.dynamics import Trajectory, run_layers, simulate, velocity
 from attnorm.schemes import SCHEMES, Scheme
 from attnorm.symmetric import equiangular
 
@@ -18,4 +18,5 @@ __all__ = [
     "measures",
     "run_layers",
     "simulate",
+    "velocity",
 ]

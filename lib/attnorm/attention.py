@@ -1,4 +1,5 @@
-"""Softmax attention on the sphere: A_j = sum_k p_jk V theta_k,  p_jk = softmax_k(beta <Q theta_j, K theta_k>)."""
+"""Softmax attention on the sphere: A_j = sum_k p_jk V theta_k,  p_jk = softmax_k(beta <Q theta_j, K
+theta_k>)."""
 
 import numpy as np
 import torch
@@ -11,8 +12,8 @@ from attnorm import validate
 def attention(theta, *, beta=1.0, Q=None, K=None, V=None, causal=False):
     """Attention vectors A_j (Karagodin et al. 2025, equation of the model).
 
-    Uses the fused kernel of torch: memory O(n d), and the largest logit of a row is subtracted before the exponential, so no
-    ``beta`` overflows.
+    Uses the fused kernel of torch: memory O(n d), and the largest logit of a row is subtracted before the
+    exponential, so no ``beta`` overflows.
 
     Parameters
     ----------
@@ -73,7 +74,8 @@ def fused(theta, beta, Q, K, V, causal):
         for x in (beta * _times(theta, Q), _times(theta, K), _times(theta, V))
     )
     width = max(query.shape[-1], value.shape[-1])
-    # The fused kernel wants (batch, head, n, width) with one width for all three; zero columns change no inner product.
+    # The fused kernel wants (batch, head, n, width) with one width for all three; zero columns change no
+    # inner product.
     query, key, value = (
         pad(x, (0, width - x.shape[-1])).reshape(-1, 1, x.shape[-2], width) for x in (query, key, value)
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.integrate import solve_ivp
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from attnorm import validate
 from attnorm.attention import check_matrices, fused
@@ -98,8 +98,8 @@ def simulate(
 ):
     """Solve the polar ODE of a scheme from tokens ``x0`` at t = 0 (Karagodin et al. 2025, NA and Table 2).
 
-    Integrates with an adaptive Runge-Kutta method of order 8.  Mix-LN is integrated up to ``tau`` and started again there, so
-    no step crosses the switch.
+    Integrates with an adaptive Runge-Kutta method of order 8.  Mix-LN is integrated up to ``tau`` and
+    started again there, so no step crosses the switch.
 
     Parameters
     ----------
@@ -157,26 +157,21 @@ def simulate(
         for begin, end, late in phases(problem.scheme, problem.tau, times[-1]):
             inside = (times > begin) & (times <= end)
             solution = solve_ivp(
-                _velocity(problem, late, shape, bar),
+                _state_velocity(problem, late, shape, bar),
                 (begin, end),
                 state,
                 method="DOP853",
                 t_eval=np.append(times[inside], [] if end in times[inside] else [end]),
                 rtol=rtol,
                 atol=atol,
-                events=_smallest_radius(directions),
+                events=_smallest_radius(directions, rtol * start.ravel()),
             )
             if solution.status != 0:
-                reason = "a radius reached zero" if solution.status == 1 else solution.message
-                at = (
-                    solution.t_events[0][-1]
-                    if solution.status == 1
-                    else solution.t[-1]
-                    if solution.t.size
-                    else begin
-                )
+                reached = solution.status == 1
+                reason = "a radius reached zero" if reached else solution.message
+                at = solution.t_events[0][-1] if reached else max([begin, *solution.t])
                 raise ArithmeticError(
-                    f"{problem.scheme.name}: {reason} near t = {at:g}; there is no solution beyond it"
+                    f"{problem.scheme.name}: {reason} near t = {at:g}; no solution beyond it"
                 )
             states[inside] = solution.y.T[: inside.sum()]
             state = solution.y[:, -1]
@@ -186,32 +181,59 @@ def simulate(
     return Trajectory(times=times, theta=theta, radius=radius)
 
 
-def _velocity(problem, late, shape, bar):
-    rate, radial = problem.scheme.compiled(late)
-    directions = int(np.prod(shape))
+def velocity(scheme, x, t=0.0, *, beta=1.0, Q=None, K=None, V=None, causal=False, alpha=1.0, tau=None):
+    """Right-hand side of the polar ODE at tokens ``x`` and depth ``t``: ``theta_j'`` (..., n, d) and
+    ``r_j'`` (..., n).
 
-    def velocity(t, state):
-        bar.update(max(0.0, t - bar.n))
-        theta = unit(state[:directions].reshape(shape))
-        r = state[directions:].reshape(*shape[:-1], 1)
+    Other parameters and errors as in `simulate`.
+
+    >>> turning, growth = velocity("pre-ln", np.eye(2))
+    >>> growth.round(6).tolist()
+    [0.731059, 0.731059]
+    """
+    problem = _Problem.check(scheme, x, beta=beta, Q=Q, K=K, V=V, causal=causal, alpha=alpha, tau=tau)
+    t = validate.number("t", t, low=0.0)
+    late = problem.scheme.switches and t > problem.tau
+    turning, growth = _rates(problem, late)(t, unit(problem.x0), norm(problem.x0))
+    return turning, growth[..., 0]
+
+
+def _rates(problem, late):
+    reciprocal_speed, radial = problem.scheme.compiled(late)
+
+    def rates(t, theta, r):
         A = problem.attention(theta, t)
         rho = (theta * A).sum(axis=-1, keepdims=True)
         law = (r, norm(A), rho, t, problem.alpha(t))
         with np.errstate(divide="ignore", invalid="ignore"):
-            turning = rate(*law) * (A - rho * theta)
+            turning = reciprocal_speed(*law) * (A - rho * theta)
             growth = radial(*law) * np.ones_like(r)
         if not (np.isfinite(turning).all() and np.isfinite(growth).all()):
             raise ArithmeticError(
                 f"{problem.scheme.name}: the speed is not defined at t = {t:g} (is some A_j zero?)"
             )
+        return turning, growth
+
+    return rates
+
+
+def _state_velocity(problem, late, shape, bar):
+    rates, directions = _rates(problem, late), int(np.prod(shape))
+
+    def state_velocity(t, state):
+        bar.update(max(0.0, t - bar.n))
+        theta = unit(state[:directions].reshape(shape))
+        turning, growth = rates(t, theta, state[directions:].reshape(*shape[:-1], 1))
         return np.concatenate([turning.ravel(), growth.ravel()])
 
-    return velocity
+    return state_velocity
 
 
-def _smallest_radius(directions):
+def _smallest_radius(directions, resolution):
+    """Event of a radius that falls to the integrator's resolution: beyond it the direction is rounding."""
+
     def smallest_radius(t, state):
-        return state[directions:].min()
+        return (state[directions:] - resolution).min()
 
     smallest_radius.terminal = True
     return smallest_radius
@@ -232,10 +254,11 @@ def run_layers(
     tau=None,
     progress=None,
 ):
-    """Apply the layer update of a scheme ``n_layers`` times; to first order in ``step`` it follows `simulate`.
+    """Apply the layer update of a scheme ``n_layers`` times; to first order in ``step`` it follows
+    `simulate`.
 
-    Layer k = 0, 1, ... acts at depth ``t = k step``; Mix-LN is a Post-LN layer where ``k step < tau``.  Schemes that live on
-    the sphere move directions and carry the radius unchanged.
+    Layer k = 0, 1, ... acts at depth ``t = k step``; Mix-LN is a Post-LN layer where ``k step < tau``.
+    Schemes that live on the sphere move directions and carry the radius unchanged.
 
     Parameters
     ----------

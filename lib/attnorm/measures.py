@@ -68,7 +68,8 @@ def angular_step(theta):
 
 
 def cluster_count(theta, *, angle=1e-2):
-    """Number of clusters of tokens (n, d): components of the graph that joins tokens closer than ``angle`` (radians).
+    """Number of clusters of tokens (n, d): components of the graph that joins tokens closer than ``angle``
+    (radians).
 
     >>> cluster_count(np.array([[1.0, 0.0], [1.0, 1e-4], [0.0, 1.0]]))
     2
@@ -84,7 +85,8 @@ def cluster_count(theta, *, angle=1e-2):
 
 
 def effective_rank(x):
-    """exp of the entropy of the normalised singular values of x (..., n, d) (Roy and Vetterli 2007), shape (...,).
+    """exp of the entropy of the normalised singular values of x (..., n, d) (Roy and Vetterli 2007), shape
+    (...,).
 
     >>> round(float(effective_rank(np.eye(3))), 12)
     3.0

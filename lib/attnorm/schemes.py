@@ -1,12 +1,13 @@
 """The normalisation schemes, each written once.
 
-Tokens are ``x_j = r_j theta_j`` with ``r_j > 0`` and ``|theta_j| = 1``.  A scheme is a *speed regulation factor* ``s_j``,
-a radial rate ``r_j'`` and the layer update that both come from::
+Tokens are ``x_j = r_j theta_j`` with ``r_j > 0`` and ``|theta_j| = 1``.  A scheme is a *speed regulation
+factor* ``s_j``, a radial rate ``r_j'`` and the layer update that both come from::
 
     theta_j' = (1 / s_j) P_{theta_j} A_j,        P_theta v = v - <theta, v> theta
 
-The derivation in chapter 1, the table on the page, `attnorm.simulate`, `attnorm.run_layers` and `attnorm.equiangular` all read
-the objects of this module, so a formula cannot be right in one place and wrong in another.
+The derivation in chapter 1, the table on the page, `attnorm.simulate`, `attnorm.run_layers` and
+`attnorm.equiangular` all read the objects of this module, so a formula cannot be right in one place and
+wrong in another.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 import sympy as sp
 
-# r = |x_j|,  a = |A_j|,  rho = <theta_j, A_j>   (Karagodin et al. 2025, Table 2); t is depth, alpha the step of nGPT
+# r = |x_j|,  a = |A_j|,  rho = <theta_j, A_j>   (Karagodin et al. 2025, Table 2); t is depth, alpha the
+# step of nGPT
 r, a, t, alpha = sp.symbols("r a t alpha", positive=True)
 rho = sp.symbols("rho", real=True)
 tau = sp.symbols("tau", nonnegative=True)
 
 
 def norm(x):
-    """Euclidean norm of each row of an array ``(..., d)``, shape ``(..., 1)``, or of a sympy column vector."""
+    """Euclidean norm of each row of an array ``(..., d)``, shape ``(..., 1)``, or of a sympy column
+    vector."""
     if isinstance(x, sp.MatrixBase):
         return sp.sqrt(x.dot(x))
     return np.linalg.norm(x, axis=-1, keepdims=True)
@@ -48,8 +51,9 @@ class Scheme:
     speed, radial : sympy.Expr
         ``s_j`` and ``r_j'`` in the symbols ``r, a, rho, t, tau, alpha`` of this module.
     layer : callable
-        ``layer(x, A, h, t, alpha, tau)``, the update of one layer of step ``h`` at depth ``t``.  ``A`` maps directions to
-        attention vectors.  Works on arrays ``(..., n, d)`` and, for one token, on sympy column vectors.
+        ``layer(x, A, h, t, alpha, tau)``, the update of one layer of step ``h`` at depth ``t``.  ``A`` maps
+        directions to attention vectors.  Works on arrays ``(..., n, d)`` and, for one token, on sympy
+        column vectors.
     source : str
         Where the scheme was introduced.
     """
@@ -77,7 +81,8 @@ class Scheme:
         return self.speed.subs(phase), self.radial.subs(phase)
 
     def compiled(self, late=False):
-        """Vectorised numpy functions ``(1/s_j, r_j')`` of ``(r, a, rho, t, alpha)``, compiled from the expressions.
+        """Vectorised numpy functions ``(1/s_j, r_j')`` of ``(r, a, rho, t, alpha)``, compiled from the
+        expressions.
 
         The reciprocal is compiled, so nGPT with ``alpha = 0`` stands still instead of dividing by zero.
         """

@@ -31,9 +31,11 @@ ATTENTION_NORM = (
 
 # Relative accuracy of one step in w and in ln r; scipy goes no lower than 2.2e-14.
 _RTOL = 1e-13
-# w starts at zero and small w are amplified by up to e^beta: the absolute tolerance must not be what stops the step control.
+# w starts at zero and small w are amplified by up to e^beta: the absolute tolerance must not be what stops
+# the step control.
 _ATOL = 1e-30
-# The clock at which u = 1/2 is computed with this many digits; from there on only differences of the clock matter.
+# The clock at which u = 1/2 is computed with this many digits; from there on only differences of the clock
+# matter.
 _DIGITS = 40
 
 
@@ -44,7 +46,8 @@ class Equiangular:
     Attributes
     ----------
     times, gamma, gap, radius, speed
-        Depth, common inner product, ``1 - gamma`` (accurate in relative terms down to 1e-300), common norm r, ``gamma'``.
+        Depth, common inner product, ``1 - gamma`` (accurate in relative terms down to 1e-300), common norm
+        r, ``gamma'``.
     """
 
     times: np.ndarray
@@ -57,9 +60,10 @@ class Equiangular:
 def equiangular(scheme, times, *, n, beta, r0=1.0, alpha=1.0, tau=None):
     """Solve the symmetric start: orthonormal directions and equal norms at t = 0, with Q = K = V = I.
 
-    Where the radius is constant the equation separates, and the clock at which u = 1/2 is a quadrature, done in high precision:
-    the escape takes a time of order e^beta, of which double precision would keep too few digits for the gap behind it.  Where
-    the radius moves, the pair (w, ln r) is integrated in logarithmic depth.
+    Where the radius is constant the equation separates, and the clock at which u = 1/2 is a quadrature,
+    done in high precision: the escape takes a time of order e^beta, of which double precision would keep
+    too few digits for the gap behind it.  Where the radius moves, the pair (w, ln r) is integrated in
+    logarithmic depth.
 
     Parameters
     ----------
@@ -179,7 +183,8 @@ class _Law:
 
 
 def _turn(law, begin, state, depths):
-    """Constant radius, from the start at depth zero: integrate w against the clock, both ways from u = 1/2."""
+    """Constant radius, from the start at depth zero: integrate w against the clock, both ways from u =
+    1/2."""
     if begin > 0.0:
         raise ValueError("a constant radius after the switch is not provided for")
     _, sigma = law.separated()
@@ -193,12 +198,14 @@ def _turn(law, begin, state, depths):
             w[side] = _integrate(
                 lambda _, w: rate(np.exp(-w), law.n, law.beta), [np.log(2.0)], offsets[side], _ATOL
             )[0]
-    w[depths == 0.0] = 0.0
+    # the way back from u = 1/2 ends at zero up to rounding
+    w = np.where(depths == 0.0, 0.0, np.maximum(w, 0.0))
     return np.stack([w, np.full_like(w, state[1])])
 
 
 def _grow(law, begin, state, depths):
-    """Moving radius: integrate (w, ln r) against ``ln(1 + (t - begin) / r0)``, in which both end up linear."""
+    """Moving radius: integrate (w, ln r) against ``ln(1 + (t - begin) / r0)``, in which both end up
+    linear."""
 
     def velocity(s, y):
         return np.array(law.rates(begin + law.r0 * np.expm1(s), *y)) * law.r0 * np.exp(s)
@@ -207,9 +214,12 @@ def _grow(law, begin, state, depths):
 
 
 def _integrate(velocity, state, at, atol):
-    """Solve from ``state`` at zero to the points ``at``, all of one sign and in any order; shape (len(state), len(at))."""
+    """Solve from ``state`` at zero to the points ``at``, all of one sign and in any order; shape
+    (len(state), len(at))."""
     sign = -1.0 if at.min() < 0 else 1.0
     grid, position = np.unique(sign * at, return_inverse=True)
+    if grid[-1] == 0.0:
+        return np.repeat(np.asarray(state)[:, np.newaxis], len(at), axis=1)
     solution = solve_ivp(
         lambda s, y: sign * velocity(sign * s, y),
         (0.0, grid[-1]),
