@@ -48,9 +48,9 @@ lock: $(READY)  ## resolve the ranges of pyproject.toml again into requirements.
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-annotate \
 	    --output-file requirements.lock pyproject.toml
 	@# a build label such as +cpu names a wheel that only one machine has
-	@$(PY) -c "import pathlib, re; lock = pathlib.Path('requirements.lock'); \
-	    pins = re.sub(r'\+[\w.]+$$', '', lock.read_text().strip(), flags=re.M); \
-	    lock.write_text('# What make book installs. Made by make lock from pyproject.toml.\n' + pins + '\n')"
+	@$(PY) -c "import pathlib; lock = pathlib.Path('requirements.lock'); \
+	    pins = [line.split('+')[0] for line in lock.read_text().splitlines() if '==' in line]; \
+	    lock.write_text('\n'.join(['# Made by make lock from pyproject.toml.', *sorted(pins), '']))"
 
 clean:  ## remove what was built, keep the environment
 	@rm -rf _build
