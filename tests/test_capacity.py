@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnorm.capacity import distance, measure, select_top
+from attnorm.capacity import distance, measure, select_top, stack
 
 FIELDS = (
     "excluded",
@@ -137,6 +137,18 @@ def test_heads_are_measured_one_by_one():
     shared = measure(weights, x[0], 2)
     np.testing.assert_array_equal(shared.distance[0], together.distance[0])
     assert shared.distance.shape == (3, 20)
+
+
+def test_layers_stack_if_they_share_n():
+    rng = np.random.default_rng(8)
+    weights, x = softmax_rows(rng, (2, 3, 9, 9), 2.0, True), rng.normal(size=(9, 4))
+    layers = [measure(w, x, 2) for w in weights]
+    for name in (*FIELDS, "ratio", "distance_lower", "distance_upper"):
+        np.testing.assert_array_equal(getattr(stack(layers), name), [getattr(a, name) for a in layers])
+    with pytest.raises(ValueError, match=r"share one top_n; got \[1, 2\]"):
+        stack([layers[0], measure(weights[0], x, 1)])
+    with pytest.raises(ValueError, match="no layers"):
+        stack([])
 
 
 @given(problems())
