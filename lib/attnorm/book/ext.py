@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from docutils import nodes
 from jupyter_cache import get_cache
 
 from attnorm.book import register, theme_fixes
@@ -20,6 +21,7 @@ def setup(app):
     app.connect("env-updated", _write_executed_notebooks, priority=100)
     register.setup(app)
     app.connect("builder-inited", _always_load_mathjax)
+    app.connect("doctree-read", _name_exercise_bodies)
     app.connect("html-page-context", _offer_notebook, priority=900)  # after the theme has made its buttons
     app.connect("build-finished", _publish_notebooks)
     app.connect("build-finished", theme_fixes.mend)
@@ -29,6 +31,16 @@ def setup(app):
 def _always_load_mathjax(app):
     """Formulas in the HTML of a cell's output are invisible to Sphinx, which would leave MathJax out."""
     app.set_html_assets_policy("always")
+
+
+def _name_exercise_bodies(app, doctree):
+    """sphinx-exercise gives the body of every exercise on a page one and the same id."""
+    for body in doctree.findall(nodes.section):
+        if (
+            body["ids"] in (["exercise-content"], ["solution-content"], ["proof-content"])
+            and body.parent["ids"]
+        ):
+            body["ids"] = [f"{body.parent['ids'][0]}-content"]
 
 
 def _write_executed_notebooks(app, env):
