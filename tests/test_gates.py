@@ -13,6 +13,12 @@ from attnorm.book.site import Book
 from attnorm.evidence import MIME_TYPE
 from tiny_book import FIGURE, HEADER, PROBE, cell, make_book, page_of
 
+# sphinx-exercise by itself gives the bodies of all exercises of a page one id.
+EXERCISES = "".join(
+    f"\n```{{exercise}}\n:label: ex-{n}\nDo it.\n```\n"
+    f"\n```{{solution}} ex-{n}\n:label: sol-{n}\n:class: dropdown\nDone.\n```\n"
+    for n in (1, 2)
+)
 # Their book is built once only if one worker runs them all.
 shares_a_book = pytest.mark.xdist_group("gates")
 
@@ -39,7 +45,12 @@ def sound(tmp_path_factory):
     """A book without faults, built once."""
     pages = {
         "index": "# Home\n\nSee {doc}`two`, and $x^2$.\n",
-        "two": HEADER + "# Two\n\n" + PROBE + FIGURE + cell("import sympy\nsympy.Symbol('alpha') ** 2"),
+        "two": HEADER
+        + "# Two\n\n"
+        + PROBE
+        + FIGURE
+        + cell("import sympy\nsympy.Symbol('alpha') ** 2")
+        + EXERCISES,
     }
     root = make_book(tmp_path_factory.mktemp("sound"), pages)
     with pytest.MonkeyPatch.context() as patch:
