@@ -6,6 +6,7 @@ The key names the folder of executed chapters, so any change there executes them
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -49,9 +50,10 @@ def watched_files(root: Path) -> list[Path]:
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
-def installed_versions() -> list[str]:
+@functools.cache
+def installed_versions() -> tuple[str, ...]:
     """`name==version` of every installed distribution, sorted."""
-    return sorted(f"{d.metadata['Name']}=={d.version}" for d in importlib.metadata.distributions())
+    return tuple(sorted({f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}))
 
 
 def available_models() -> str:
