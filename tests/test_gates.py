@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from bs4 import BeautifulSoup
 
-from attnorm.book import evidence_gate, fingerprint
+from attnorm.book import evidence_gate, fingerprint, links
 from attnorm.book.build import BuildError, _only_build, build, build_chapter, first_page
 from attnorm.book.execute import execute, timings
 from attnorm.book.site import Book
@@ -267,6 +268,17 @@ def test_gate_reads_style_sheets(planted):
 
 
 @shares_a_book
+def test_gate_follows_the_addresses_in_the_register(tmp_path):
+    page = tmp_path / "chapters" / "one.html"
+    page.parent.mkdir()
+    page.write_text("<p id='evidence-a'>so</p>")
+    evidence = [{"name": part, "page": f"chapters/one.html#evidence-{part}"} for part in ("a", "b")]
+    (tmp_path / "claims.json").write_text(json.dumps([{"id": "T1", "evidence": evidence}]))
+    soups = {"chapters/one.html": BeautifulSoup(page.read_text(), "lxml")}
+    fault = "claims.json: T1, 'b': chapters/one.html#evidence-b leads nowhere"
+    assert links.broken(tmp_path, soups) == [fault]
+
+
 def test_gates_blame_nothing_else(planted):
     """Every fault named is a planted one: no gate cries wolf at the pages' own frame."""
     lines = planted[1].splitlines()[1:]

@@ -34,7 +34,7 @@ def _broken_evidence(pages: Path, anchors: dict[str, set[str]]) -> list[str]:
         f"claims.json: {claim['id']}, {evidence['name']!r}: {evidence['page']} leads nowhere"
         for claim in json.loads(register.read_text(encoding="utf8"))
         for evidence in claim["evidence"]
-        if not _reaches(pages, "", evidence["page"], anchors)
+        if not _reaches(pages, register.name, evidence["page"], anchors)
     ]
 
 
