@@ -267,7 +267,6 @@ def test_gate_reads_style_sheets(planted):
     assert "_static/book.css: asks https://example.org/font.woff" in planted[1]
 
 
-@shares_a_book
 def test_gate_follows_the_addresses_in_the_register(tmp_path):
     page = tmp_path / "chapters" / "one.html"
     page.parent.mkdir()
@@ -279,6 +278,7 @@ def test_gate_follows_the_addresses_in_the_register(tmp_path):
     assert links.broken(tmp_path, soups) == [fault]
 
 
+@shares_a_book
 def test_gates_blame_nothing_else(planted):
     """Every fault named is a planted one: no gate cries wolf at the pages' own frame."""
     lines = planted[1].splitlines()[1:]
