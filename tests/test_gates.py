@@ -72,19 +72,41 @@ def test_sound_book_is_published_with_pages_notebooks_and_record(sound):
     assert record["versions"]["Sphinx"].startswith("7.")
 
 
-@shares_a_book
-def test_notebooks_keep_their_outputs_when_these_come_from_the_cache(sound):
-    for _ in range(2):
-        cells = json.loads((Book(sound).html / "notebooks" / "chapters" / "two.ipynb").read_text())["cells"]
-        assert "probe says 1" in str(cells[1]["outputs"])
-        build(sound, say=silent)
+def outputs_of(root) -> str:
+    notebook = Book(root).html / "notebooks" / "chapters" / "two.ipynb"
+    return str([cell.get("outputs") for cell in json.loads(notebook.read_text())["cells"]])
 
 
 @shares_a_book
-def test_unchanged_book_executes_nothing(sound):
-    said = []
+def test_changed_text_executes_nothing_and_notebooks_keep_their_outputs(sound):
+    page = page_of(sound, "two")
+    page.write_text(page.read_text() + "\nOne more sentence.\n")
+    said, before = [], outputs_of(sound)
     build(sound, say=said.append)
     assert said == []
+    assert "One more sentence" in (Book(sound).html / "chapters" / "two.html").read_text()
+    assert "probe says 1" in before
+    assert outputs_of(sound) == before
+
+
+@shares_a_book
+def test_unchanged_book_is_left_alone(sound):
+    page = Book(sound).html / "chapters" / "two.html"
+    before, said = page.stat().st_mtime_ns, []
+    build(sound, say=said.append)
+    assert said == ["nothing changed since the last build, which passed every gate"]
+    assert page.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "name", ["_config.yml", "_toc.yml", "chapters/index.md", "chapters/_static/book.css"]
+)
+def test_pages_are_made_again_when_a_source_changes(tmp_path, name):
+    root = make_book(tmp_path, {"index": "# Home\n"})
+    before = fingerprint.sources_key(root, "key")
+    (root / name).write_text("changed")
+    assert fingerprint.sources_key(root, "key") != before
+    assert fingerprint.sources_key(root, "other") != fingerprint.sources_key(root, "key")
 
 
 def test_changed_line_in_lib_executes_chapters_again(tmp_path):

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from attnorm.book import gates
 from attnorm.book.execute import cache_folder, execute, timings
-from attnorm.book.fingerprint import execution_key, installed_versions
+from attnorm.book.fingerprint import execution_key, installed_versions, sources_key
 from attnorm.book.site import Book
 
 
@@ -35,9 +35,13 @@ def build(root: Path | str, *, say=print) -> Path:
     with _only_build(book):
         start = time.perf_counter()
         key = execution_key(book.root)
+        sources = sources_key(book.root, key)
+        if _published_sources(book) == sources:
+            say("nothing changed since the last build, which passed every gate")
+            return first_page(book)
         _stop_on([str(failure) for failure in execute(book, key, say=say)], "chapters failed")
         pages = render(book, key)
-        _write_record(book, pages, key, time.perf_counter() - start)
+        _write_record(book, pages, sources, time.perf_counter() - start)
         _stop_on(gates.inspect(pages, book.work / "jupyter_execute"), "faults in the built pages", book)
         _publish(book, pages)
     return first_page(book)
@@ -139,12 +143,18 @@ def _stop_on(faults: list[str], what: str, book: Book | None = None) -> None:
         raise BuildError("\n".join([f"{len(faults)} {what}; nothing was published", *faults]))
 
 
-def _write_record(book: Book, pages: Path, key: str, total: float) -> None:
+def _published_sources(book: Book) -> str | None:
+    """Key of the sources of the published pages."""
+    record = book.html / "build.json"
+    return json.loads(record.read_text(encoding="utf8"))["sources"] if record.is_file() else None
+
+
+def _write_record(book: Book, pages: Path, sources: str, total: float) -> None:
     record = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
-        "key": key,
+        "sources": sources,
         "versions": dict(line.split("==", 1) for line in installed_versions()),
         "chapter_seconds": timings(book.root),
         "total_seconds": round(total, 1),

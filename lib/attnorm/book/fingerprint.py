@@ -31,14 +31,24 @@ def execution_key(root: Path, *, models: str | None = None) -> str:
     str
         32 hexadecimal digits.
     """
+    machine = (platform.python_version(), platform.system(), platform.machine())
+    models = available_models() if models is None else models
+    return _digest(root, watched_files(root), *installed_versions(), *machine, models)
+
+
+def _digest(root: Path, files: list[Path], *words: str) -> str:
     digest = hashlib.sha256()
-    for path in watched_files(root):
+    for path in sorted(files):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
-    for line in (*installed_versions(), platform.python_version(), platform.system(), platform.machine()):
-        digest.update(line.encode() + b"\0")
-    digest.update((available_models() if models is None else models).encode())
+    for word in words:
+        digest.update(word.encode() + b"\0")
     return digest.hexdigest()[:32]
+
+
+def sources_key(root: Path, key: str) -> str:
+    """Hash of `key` and of every file that pages are made from: equal hashes mean equal pages."""
+    return _digest(root, [p for p in (*root.glob("*"), *root.glob("chapters/**/*")) if p.is_file()], key)
 
 
 def watched_files(root: Path) -> list[Path]:
