@@ -226,6 +226,12 @@ def test_a_vanishing_attention_vector_is_an_error():
         simulate("peri-ln", np.eye(2), [1.0], V=np.zeros((2, 2)))
 
 
+def test_tokens_that_slide_along_a_vanishing_attention_vector_end_the_flow():
+    """At beta = 0 all A_j are V times the mean, which this V drives to zero; nGPT's velocity jumps there."""
+    with pytest.raises(ArithmeticError, match="some A_j reached zero"):
+        simulate("ngpt", [[0.6, 0.8], [0.8, -0.6]], [50.0], beta=0.0, V=-np.eye(2))
+
+
 @pytest.mark.parametrize(
     ("scheme", "x0", "times", "options", "message"),
     [

@@ -59,7 +59,7 @@ def attention_weights(theta, *, beta=1.0, Q=None, K=None, causal=False):
     """
     theta, Q, K, _ = _checked(theta, Q, K, None)
     beta = validate.number("beta", beta, low=0.0)
-    logits = beta * _times(theta, Q) @ np.swapaxes(_times(theta, K), -1, -2)
+    logits = beta * times_matrix(theta, Q) @ np.swapaxes(times_matrix(theta, K), -1, -2)
     if causal:
         n = theta.shape[-2]
         logits = np.where(np.tri(n, dtype=bool), logits, -np.inf)
@@ -71,7 +71,7 @@ def fused(theta, beta, Q, K, V, causal):
     # beta goes into the query: as a scale of zero it would meet the mask's -inf and give NaN.
     query, key, value = (
         torch.from_numpy(np.ascontiguousarray(x))
-        for x in (beta * _times(theta, Q), _times(theta, K), _times(theta, V))
+        for x in (beta * times_matrix(theta, Q), times_matrix(theta, K), times_matrix(theta, V))
     )
     width = max(query.shape[-1], value.shape[-1])
     # The fused kernel wants (batch, head, n, width) with one width for all three; zero columns change no
@@ -84,7 +84,8 @@ def fused(theta, beta, Q, K, V, causal):
     return out[..., :d].reshape(theta.shape).numpy()
 
 
-def _times(theta, M):
+def times_matrix(theta, M):
+    """M theta_j, row by row; None is the identity."""
     return theta if M is None else theta @ np.swapaxes(M, -1, -2)
 
 

@@ -7,8 +7,8 @@ from scipy.integrate import solve_ivp
 from tqdm import tqdm
 
 from attnorm import validate
-from attnorm.attention import check_matrices, fused
-from attnorm.schemes import get_scheme, norm, unit
+from attnorm.attention import check_matrices, fused, times_matrix
+from attnorm.schemes import a, get_scheme, norm, unit
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,19 @@ class _Problem:
             matrices=tuple(M if callable(M) else C for M, C in zip((Q, K, V), constant, strict=True)),
         )
 
+    def at(self, t):
+        """Q, K and V at depth ``t``."""
+        if any(callable(M) for M in self.matrices):
+            return check_matrices(self.x0.shape[-1], *(M(t) if callable(M) else M for M in self.matrices))
+        return self.matrices
+
     def attention(self, theta, t):
         """A_j at depth ``t``; theta (..., n, d)."""
-        moving = any(callable(M) for M in self.matrices)
-        matrices = self.matrices
-        if moving:
-            matrices = check_matrices(theta.shape[-1], *(M(t) if callable(M) else M for M in matrices))
-        return fused(theta, self.beta, *matrices, self.causal)
+        return fused(theta, self.beta, *self.at(t), self.causal)
+
+    def values(self, theta, t):
+        """V theta_k at depth ``t``."""
+        return times_matrix(theta, self.at(t)[2])
 
 
 def check_tau(scheme, tau):
@@ -164,12 +170,14 @@ def simulate(
                 t_eval=np.append(times[inside], [] if end in times[inside] else [end]),
                 rtol=rtol,
                 atol=atol,
-                events=_smallest_radius(directions, rtol * start.ravel()),
+                events=_ends(problem, late, shape, rtol),
             )
             if solution.status != 0:
-                reached = solution.status == 1
-                reason = "a radius reached zero" if reached else solution.message
-                at = solution.t_events[0][-1] if reached else max([begin, *solution.t])
+                ends = ("a radius reached zero", "some A_j reached zero, where its direction is not defined")
+                met = [
+                    (at[0], reason) for at, reason in zip(solution.t_events, ends, strict=False) if len(at)
+                ]
+                at, reason = min(met, default=(max([begin, *solution.t]), solution.message))
                 raise ArithmeticError(
                     f"{problem.scheme.name}: {reason} near t = {at:g}; no solution beyond it"
                 )
@@ -229,14 +237,26 @@ def _state_velocity(problem, late, shape, bar):
     return state_velocity
 
 
-def _smallest_radius(directions, resolution):
-    """Event of a radius that falls to the integrator's resolution: beyond it the direction is rounding."""
+def _ends(problem, late, shape, rtol):
+    """Events that end the flow: what the direction of motion is divided by falls to the resolution of the
+    integrator. Near A_j = 0 the velocity of nGPT and Peri-LN jumps; the tokens can slide along the jump, and
+    the step size with them to zero, so the flow is ended a hundred resolutions before it.
+    """
+    directions = int(np.prod(shape))
+    start = norm(problem.x0).ravel()
 
     def smallest_radius(t, state):
-        return (state[directions:] - resolution).min()
+        return (state[directions:] - rtol * start).min()
 
-    smallest_radius.terminal = True
-    return smallest_radius
+    def smallest_attention(t, state):
+        theta = unit(state[:directions].reshape(shape))
+        return norm(problem.attention(theta, t)).min() - 100 * rtol * norm(problem.values(theta, t)).max()
+
+    divides_by_attention = any(law.has(a) for law in problem.scheme.laws(late))
+    events = [smallest_radius] + [smallest_attention] * divides_by_attention
+    for event in events:
+        event.terminal = True
+    return events
 
 
 def run_layers(

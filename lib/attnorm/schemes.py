@@ -36,7 +36,8 @@ def unit(x):
     return x / norm(x)
 
 
-def _sqrt(x):
+def root(x):
+    """Square root of a number or of a sympy expression."""
     return sp.sqrt(x) if isinstance(x, sp.Basic) else np.sqrt(x)
 
 
@@ -142,7 +143,7 @@ SQRT_SCALING = Scheme(
     title="sqrt-scaling",
     speed=sp.sqrt(t + 1),
     radial=sp.Integer(0),
-    layer=lambda x, A, h, t, alpha, tau: norm(x) * unit(unit(x) + h * A(unit(x)) / _sqrt(t + 1)),
+    layer=lambda x, A, h, t, alpha, tau: norm(x) * unit(unit(x) + h * A(unit(x)) / root(t + 1)),
     source="Noci et al. 2022, arXiv 2206.03126",
 )
 
