@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY  := $(VENV)/.installed
+MODELS := $(VENV)/.fetched
 PY     := $(BIN)/python
 
 .PHONY: help book chapter serve notebooks screenshots test browser lint format lock clean distclean
@@ -12,7 +13,7 @@ PY     := $(BIN)/python
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-book: $(READY)  ## build the whole site, every figure recomputed where something changed
+book: $(READY) $(MODELS)  ## build the whole site, every figure recomputed where something changed
 	@$(PY) -m attnorm.book build
 
 chapter: $(READY)  ## build one chapter in seconds: make chapter C=9 (number or file name)
@@ -69,4 +70,9 @@ $(READY): requirements.lock pyproject.toml
 	@echo "installing what requirements.lock lists into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Once, so that no chapter spends its time on a download; without a network the chapters take what is at hand.
+$(MODELS): | $(READY)
+	@$(PY) -m attnorm.models fetch || true
 	@touch $@
