@@ -146,7 +146,7 @@ def _stop_on(faults: list[str], what: str, book: Book | None = None) -> None:
 def _published_sources(book: Book) -> str | None:
     """Key of the sources of the published pages."""
     record = book.html / "build.json"
-    return json.loads(record.read_text(encoding="utf8"))["sources"] if record.is_file() else None
+    return json.loads(record.read_text(encoding="utf8")).get("sources") if record.is_file() else None
 
 
 def _write_record(book: Book, pages: Path, sources: str, total: float) -> None:
