@@ -3,9 +3,7 @@
 from attnorm import capacity, measures
 from attnorm.attention import attention, attention_weights
 from attnorm.claims import claims
-from attnorm.corpora import load_corpus
 from attnorm.dynamics import Trajectory, run_layers, simulate, velocity
-from attnorm.models import load_model
 from attnorm.schemes import SCHEMES, Scheme
 from attnorm.symmetric import equiangular
 
@@ -25,3 +23,16 @@ __all__ = [
     "simulate",
     "velocity",
 ]
+
+
+def __getattr__(name):
+    # Bound late, so that `python -m attnorm.models` does not find itself imported already.
+    if name == "load_model":
+        from attnorm.models import load_model
+
+        return load_model
+    if name == "load_corpus":
+        from attnorm.corpora import load_corpus
+
+        return load_corpus
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
