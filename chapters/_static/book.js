@@ -6,5 +6,9 @@ function letScrollablesTakeFocus() {
   }
 }
 
-window.addEventListener("load", letScrollablesTakeFocus);
+window.addEventListener("load", () => {
+  letScrollablesTakeFocus();
+  // Formulas make a table wider.
+  if (window.MathJax?.startup?.promise) MathJax.startup.promise.then(letScrollablesTakeFocus);
+});
 window.addEventListener("resize", letScrollablesTakeFocus);

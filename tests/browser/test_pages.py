@@ -66,7 +66,11 @@ class Visit:
         self.page.evaluate(
             "theme => Object.assign(document.documentElement.dataset, {theme, mode: theme})", theme
         )
-        self.page.wait_for_timeout(500)  # colours fade, and the theme waits 300 ms after a change of size
+        # A page hears of its new size when it is next drawn; then colours fade, and the theme waits 300 ms.
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        self.page.wait_for_timeout(500)
 
     def find(self, script: str):
         return self.page.evaluate(script)
