@@ -16,7 +16,7 @@ help:  ## this list
 book: $(READY) $(MODELS)  ## build the whole site, every figure recomputed where something changed
 	@$(PY) -m attnorm.book build
 
-chapter: $(READY)  ## build one chapter in seconds: make chapter C=9 (number or file name)
+chapter: $(READY)  ## build one chapter alone: make chapter C=9 (number or file name)
 	@test -n "$(C)" || { echo "say which chapter: make chapter C=9"; exit 2; }
 	@$(PY) -m attnorm.book chapter "$(C)"
 

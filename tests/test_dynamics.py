@@ -251,6 +251,9 @@ def test_tokens_that_slide_along_a_vanishing_attention_vector_end_the_flow():
         ("ngpt", np.eye(2), [1.0], {"alpha": lambda t: -t}, r"alpha\(t = .*\) must be a finite number >= 0"),
         ("post-ln", np.eye(2), [1.0], {"Q": lambda t: np.eye(3)}, r"Q must have shape \(k, 2\)"),
         ("post-ln", np.eye(2), [1.0], {"rtol": 0.0}, "rtol must be"),
+        ("post-ln", np.eye(2), [1.0], {"V": np.ones((3, 2, 2))}, "V must have no leading dimensions"),
+        ("post-ln", np.eye(2) * 1j, [1.0], {}, "x0 must be an array of real numbers; got complex"),
+        ("post-ln", np.eye(2), [1.0], {"beta": 1 + 0j}, "beta must be a real number"),
     ],
 )
 def test_bad_input_is_named(scheme, x0, times, options, message):

@@ -89,8 +89,12 @@ def times_matrix(theta, M):
     return theta if M is None else theta @ np.swapaxes(M, -1, -2)
 
 
-def check_matrices(d, Q, K, V):
-    """Q, K of shape (..., k, d) and V of shape (..., d, d), as float64 arrays or None."""
+def check_matrices(shape, Q, K, V):
+    """Q, K of shape (..., k, d) and V of shape (..., d, d), as float64 arrays or None, for tokens of `shape`.
+
+    Leading dimensions, where a matrix has any, are those of the tokens.
+    """
+    d = shape[-1]
     Q, K, V = (
         None if M is None else validate.finite_array(name, M, ndim=2)
         for name, M in (("Q", Q), ("K", K), ("V", V))
@@ -105,9 +109,14 @@ def check_matrices(d, Q, K, V):
         )
     if V is not None and V.shape[-2:] != (d, d):
         raise ValueError(f"V must have shape ({d}, {d}) for tokens of dimension {d}; got {V.shape}")
+    for name, M in (("Q", Q), ("K", K), ("V", V)):
+        if M is not None and M.shape[:-2] not in ((), shape[:-2]):
+            raise ValueError(
+                f"{name} must have no leading dimensions or those of the tokens, {shape[:-2]}; got {M.shape}"
+            )
     return Q, K, V
 
 
 def _checked(theta, Q, K, V):
     theta = validate.finite_array("theta", theta, ndim=2)
-    return theta, *check_matrices(theta.shape[-1], Q, K, V)
+    return theta, *check_matrices(theta.shape, Q, K, V)

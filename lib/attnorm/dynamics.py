@@ -46,7 +46,7 @@ class _Problem:
         scheme = get_scheme(scheme)
         x0 = validate.tokens("x0", x0)
         at_start = [M(0.0) if callable(M) else M for M in (Q, K, V)]
-        constant = check_matrices(x0.shape[-1], *at_start)
+        constant = check_matrices(x0.shape, *at_start)
         return cls(
             scheme=scheme,
             x0=x0,
@@ -60,7 +60,7 @@ class _Problem:
     def at(self, t):
         """Q, K and V at depth ``t``."""
         if any(callable(M) for M in self.matrices):
-            return check_matrices(self.x0.shape[-1], *(M(t) if callable(M) else M for M in self.matrices))
+            return check_matrices(self.x0.shape, *(M(t) if callable(M) else M for M in self.matrices))
         return self.matrices
 
     def attention(self, theta, t):
@@ -148,7 +148,7 @@ def simulate(
     """
     problem = _Problem.check(scheme, x0, beta=beta, Q=Q, K=K, V=V, causal=causal, alpha=alpha, tau=tau)
     times = validate.times(times)
-    rtol = validate.number("rtol", rtol, above=0.0, high=1e-2)
+    rtol = validate.number("rtol", rtol, low=1e-13, high=1e-2)
     shape, start = problem.x0.shape, norm(problem.x0)[..., 0]
     directions = problem.x0.size
     state = np.concatenate([unit(problem.x0).ravel(), start.ravel()])

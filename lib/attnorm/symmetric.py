@@ -183,23 +183,26 @@ class _Law:
 
 
 def _turn(law, begin, state, depths):
-    """Constant radius, from the start at depth zero: integrate w against the clock, both ways from u =
-    1/2."""
+    """Constant radius, from the start at depth zero: integrate w against the clock, from the start
+    while the gap is near one and both ways from u = 1/2 after that."""
     if begin > 0.0:
         raise ValueError("a constant radius after the switch is not provided for")
     _, sigma = law.separated()
     rate = sp.lambdify((u, n, beta), 2 * ESCAPE / sigma, "numpy")
     with mpmath.workdps(_DIGITS):
         half = law.clock_at_half()
-        offsets = np.array([float(mpmath.mpf(clock) - half) for clock in law.clock(depths)])
+        clocks = law.clock(depths)
+        offsets = np.array([float(mpmath.mpf(clock) - half) for clock in clocks])
+    # Far before the escape w is tiny, and only a run from the start keeps its relative accuracy.
+    early = clocks <= float(half) / 2
     w = np.empty_like(offsets)
-    for side in (offsets >= 0, offsets < 0):
-        if side.any():
-            w[side] = _integrate(
-                lambda _, w: rate(np.exp(-w), law.n, law.beta), [np.log(2.0)], offsets[side], _ATOL
-            )[0]
-    # the way back from u = 1/2 ends at zero up to rounding
-    w = np.where(depths == 0.0, 0.0, np.maximum(w, 0.0))
+    for part, start, at in (
+        (early, 0.0, clocks),
+        (~early & (offsets < 0), np.log(2.0), offsets),
+        (~early & (offsets >= 0), np.log(2.0), offsets),
+    ):
+        if part.any():
+            w[part] = _integrate(lambda _, w: rate(np.exp(-w), law.n, law.beta), [start], at[part], _ATOL)[0]
     return np.stack([w, np.full_like(w, state[1])])
 
 

@@ -7,6 +7,8 @@ import numpy as np
 
 def finite_array(name, value, *, ndim=None):
     """``value`` as a float64 array without NaN or infinity, of ``ndim`` dimensions or more."""
+    if np.iscomplexobj(value):
+        raise ValueError(f"{name} must be an array of real numbers; got complex ones")
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -45,7 +47,7 @@ def times(value):
 
 def number(name, value, *, low=-math.inf, above=-math.inf, high=math.inf, finite=True):
     """A real number with ``low <= value <= high`` and ``value > above``."""
-    if isinstance(value, bool) or not np.isscalar(value) or not np.isreal(value):
+    if isinstance(value, (bool, np.bool_, complex)) or not np.isscalar(value) or not np.isreal(value):
         raise ValueError(f"{name} must be a real number; got {value!r}")
     value = float(value)
     limits = (
