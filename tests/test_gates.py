@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 from bs4 import BeautifulSoup
@@ -319,6 +323,37 @@ def test_failed_build_leaves_published_pages_alone(tmp_path):
     page_of(root, "index").write_text("# Home\n\nthird\n")
     build(root, say=silent)
     assert "third" in (Book(root).html / "chapters" / "index.html").read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+def test_stopped_build_ends_its_kernels_and_publishes_nothing(tmp_path):
+    code = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(100)"
+    root = make_book(tmp_path, {"index": HEADER + "# Home\n\n" + cell(code)})
+    command = [sys.executable, "-m", "attnorm.book", "--root", str(root), "build"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        pid = root / "chapters" / "pid"
+        wait_until(lambda: pid.is_file() and pid.read_text())
+        process.terminate()
+        said = process.communicate(timeout=60)[1]
+    assert said.strip() == "stopped; nothing was published"
+    assert process.returncode == 130
+    wait_until(lambda: not is_running(int(pid.read_text())))
+    assert not Book(root).html.exists()
+
+
+def wait_until(condition, seconds: float = 60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @shares_a_book

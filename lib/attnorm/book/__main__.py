@@ -16,7 +16,8 @@ from attnorm.book.site import Book
 
 
 def main(arguments: list[str] | None = None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that kernels are shut down
+    # Being told to stop is like Ctrl-C, which ends the kernels of the chapters first.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     given = _parser().parse_args(arguments)
     try:
         given.command(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import re
@@ -124,7 +125,30 @@ def execute(book: Book, key: str, documents: list[str] | None = None, *, say=pri
     waiting.sort(key=lambda item: -seconds.get(item[0], float("inf")))
     timeout = book.config().get("execute", {}).get("timeout", 600)
     say(f"executing {len(waiting)} chapter(s), {min(cores(), len(waiting))} at a time")
-    return asyncio.run(_execute_all(book, cache, waiting, timeout, say))
+    return _run_apart(_execute_all(book, cache, waiting, timeout, say))
+
+
+def _run_apart(work):
+    """Run a coroutine in a thread; Ctrl-C in the main thread cancels it and waits until its kernels are gone.
+
+    In the main thread each notebook client would take over Ctrl-C, and stop no kernel but its own.
+    """
+    running = []
+
+    async def noted():
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        result = thread.submit(asyncio.run, noted())
+        try:
+            while not result.done():  # in steps, since on some systems nothing else interrupts a wait
+                concurrent.futures.wait([result], timeout=0.5)
+        except KeyboardInterrupt:
+            for loop, task in running:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+    return result.result()
 
 
 async def _execute_all(book, cache, waiting, timeout, say) -> list[Failure]:
