@@ -326,9 +326,14 @@ def test_failed_build_leaves_published_pages_alone(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
-def test_stopped_build_ends_its_kernels_and_publishes_nothing(tmp_path):
+def test_stopped_build_ends_its_kernels_and_publishes_nothing(tmp_path, monkeypatch):
     code = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(100)"
-    root = make_book(tmp_path, {"index": HEADER + "# Home\n\n" + cell(code)})
+    # More chapters than run at a time: some are running, and one waits for its turn.
+    others = {
+        name: HEADER + "# Other\n\n" + cell("import time\ntime.sleep(100)") for name in ("two", "three")
+    }
+    root = make_book(tmp_path, {"index": HEADER + "# Home\n\n" + cell(code), **others})
+    monkeypatch.setenv("ATTNORM_JOBS", "2")
     command = [sys.executable, "-m", "attnorm.book", "--root", str(root), "build"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         pid = root / "chapters" / "pid"

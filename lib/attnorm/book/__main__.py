@@ -17,7 +17,7 @@ from attnorm.book.site import Book
 
 def main(arguments: list[str] | None = None) -> int:
     # Being told to stop is like Ctrl-C, which ends the kernels of the chapters first.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _stop)
     given = _parser().parse_args(arguments)
     try:
         given.command(given)
@@ -28,6 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("\nstopped; nothing was published", file=sys.stderr)
         return 130
     return 0
+
+
+def _stop(*_):
+    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

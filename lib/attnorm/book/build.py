@@ -122,6 +122,8 @@ def render(book: Book, key: str, *, only: str | None = None) -> Path:
         keep_going=True,
         quiet=True,
     )
+    if isinstance(result, KeyboardInterrupt):
+        raise result
     if isinstance(result, BaseException) or result:
         raise BuildError("Sphinx found faults, printed above; nothing was published")
     if only is not None:

@@ -165,8 +165,9 @@ async def _execute_all(book, cache, waiting, timeout, say) -> list[Failure]:
         say(f"  {document}  {elapsed:.1f} s" + ("" if failure is None else "  FAILED"))
         return failure
 
-    results = await asyncio.gather(*(one(*item) for item in waiting))
-    return [failure for failure in results if failure is not None]
+    async with asyncio.TaskGroup() as group:  # when it is cancelled, it waits until every kernel is down
+        tasks = [group.create_task(one(*item)) for item in waiting]
+    return [task.result() for task in tasks if task.result() is not None]
 
 
 async def _run(document, notebook, folder, timeout, env) -> Failure | None:
