@@ -432,3 +432,8 @@ def test_every_declared_formula_has_balanced_braces():
     for claim in claims.values():
         for formula in (claim.statement.printed, claim.statement.corrected):
             assert formula.count("{") == formula.count("}"), claim.statement.id
+
+
+def test_a_measurement_names_its_model():
+    with pytest.raises(ValueError, match="needs the name of the model"):
+        example().measures(1.0, name="share", model="")

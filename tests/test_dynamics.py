@@ -238,6 +238,8 @@ def test_tokens_that_slide_along_a_vanishing_attention_vector_end_the_flow():
         ("layer-ln", np.eye(2), [1.0], {}, "unknown scheme 'layer-ln'; allowed: post-ln"),
         ("post-ln", np.eye(2)[0], [1.0], {}, "x0 must have at least 2 dimensions"),
         ("post-ln", np.zeros((2, 2)), [1.0], {}, "zero vectors; token 0"),
+        ("post-ln", np.eye(2) * 1e200, [1.0], {}, "size between 1e-150 and 1e150; got 1e.200"),
+        ("post-ln", np.eye(2) * 1e-200, [1.0], {}, "size between 1e-150 and 1e150; got 1e-200"),
         ("post-ln", [[1.0, np.inf]], [1.0], {}, "x0 must be finite"),
         ("post-ln", np.empty((0, 2)), [1.0], {}, "must not be empty"),
         ("post-ln", np.eye(2), [1.0, 1.0], {}, "strictly increasing; they are not at index 1"),

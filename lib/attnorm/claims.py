@@ -172,13 +172,15 @@ class Claim:
         ClaimFailed
             If the number is NaN or infinite.
         ValueError
-            If `value` is an array: record a summary of it, and say in the name which.
+            If `value` is an array: record a summary of it, and say in the name which. If `model` is empty.
         """
         value = real_array(value, "value")
         if value.ndim:
             raise ValueError(
                 f"measures takes one number, got shape {value.shape}: give a median, a share, a range"
             )
+        if not model:
+            raise ValueError(f"measures needs the name of the model; got {model!r}")
         finite = bool(np.isfinite(value))
         detail = "" if finite else "not a finite number"
         self._record(

@@ -25,9 +25,15 @@ def finite_array(name, value, *, ndim=None):
 def tokens(name, value):
     """An array ``(..., n, d)`` of tokens, none of them the zero vector."""
     array = finite_array(name, value, ndim=2)
-    norms = np.linalg.norm(array, axis=-1)
-    if not (norms > 0).all():
-        raise ValueError(f"{name} must not contain zero vectors; token {_first(norms == 0)} is zero")
+    largest = np.abs(array).max(axis=-1)
+    if not (largest > 0).all():
+        raise ValueError(f"{name} must not contain zero vectors; token {_first(largest == 0)} is zero")
+    # Beyond these the square of a norm leaves the range of floats.
+    if not ((largest > 1e-150) & (largest < 1e150)).all():
+        raise ValueError(
+            f"tokens of {name} must have a size between 1e-150 and 1e150; "
+            f"got {largest.min():g} to {largest.max():g}"
+        )
     return array
 
 
