@@ -1,11 +1,14 @@
 """What the hooks hand over, against what transformers itself reports."""
 
+import subprocess
+import sys
 import weakref
 
 import numpy as np
 import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attnorm.heads import TOKENS, capture, each_layer, windows
 from attnorm.origins import byte_tokenizer
@@ -64,6 +67,24 @@ def test_the_weighted_values_are_what_the_layer_puts_out(kind, dtype):
 
 
 @both
+@precisions
+def test_queries_and_keys_give_the_weights(kind, dtype):
+    """Holds only if both are cut into heads, and grouped heads repeated, as the model does it."""
+    model = tiny(kind, dtype=dtype)
+    positions = torch.arange(len(WINDOW))[None]
+    for layer in each_layer(model, WINDOW, lambda layer: layer):
+        query, key = layer.query, layer.key
+        if kind == "llama":
+            rotation = model.base_model.rotary_emb(query, positions)
+            query, key = (x[0] for x in apply_rotary_pos_emb(query[None], key[None], *rotation))
+        logits = (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(
+            torch.ones(len(WINDOW), len(WINDOW)).triu(1).bool(), -torch.inf
+        )
+        eps = torch.finfo(torch.float32 if kind == "llama" else dtype).eps
+        torch.testing.assert_close(logits.softmax(-1), layer.weights, rtol=0, atol=200 * eps)
+
+
+@both
 def test_normed_states_and_embeddings_are_what_their_names_say(kind):
     model = tiny(kind)
     blocks = model.base_model.h if kind == "gpt2" else model.base_model.layers
@@ -76,6 +97,31 @@ def test_normed_states_and_embeddings_are_what_their_names_say(kind):
         assert shapes == [(40, d)] * 3 + [(heads, 40, d // heads)]
         with pytest.raises(ValueError, match="embedding, hidden, normed, value; got 'keys'"):
             layer.tokens("keys")
+
+
+def test_a_window_of_gpt2s_size_takes_less_than_one_and_a_half_gigabytes_above_the_weights():
+    """All 144 heads at L = 1024; in a process of its own, whose peak is its own."""
+    code = """
+import sys, torch
+from attnorm import load_model
+from attnorm.heads import each_layer
+model, _, _ = load_model("random-gpt2")
+def peak():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) / 2**20
+def kept():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1]) / 2**20
+open("/proc/self/clear_refs", "w").write("5")  # the peak so far is that of making the weights
+before = kept()
+masses = each_layer(model, torch.arange(1024) % 256, lambda layer: layer.weights[..., 0].mean())
+assert len(masses) == 12
+print(peak() - before)
+"""
+    try:
+        open("/proc/self/clear_refs", "w").close()
+    except OSError:
+        pytest.skip("this system does not tell the peak of memory")
+    used = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 0 < float(used) < 1.5
 
 
 @both

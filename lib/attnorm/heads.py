@@ -31,9 +31,12 @@ class Layer:
         Residual stream that enters the layer.
     normed : (L, d)
         The same after the layer's normalisation: what queries, keys and values are made of.
+    query, key : (H, L, d_head)
+        Queries and keys, biases included, before a rotation by position where the model has one. GPT-2 has
+        none: its weights are the softmax of ``query @ key.T / sqrt(d_head)``.
     value : (H, L, d_head)
-        Value vectors, biases included: what the weights average. Heads that share one value (grouped keys and
-        values) repeat it.
+        Value vectors, biases included: what the weights average.
+        Heads that share a key and a value (grouped queries) repeat them.
     """
 
     index: int
@@ -41,6 +44,8 @@ class Layer:
     embedding: object
     hidden: object
     normed: object
+    query: object
+    key: object
     value: object
 
     def tokens(self, kind: str):
@@ -63,7 +68,7 @@ def capture(model, visit: Callable[[Layer], None]) -> Iterator[None]:
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        GPT-2, or a model with Llama's blocks (``self_attn.v_proj``, grouped keys and values or not).
+        GPT-2, or a model with Llama's blocks (``self_attn.q_proj``, grouped queries or not).
     visit : callable
         Called with a `Layer` as soon as it is computed. An exception that it raises ends the pass.
 
@@ -77,7 +82,7 @@ def capture(model, visit: Callable[[Layer], None]) -> Iterator[None]:
     -----
     The hooks are removed on leaving, also by an exception. Nothing in the model is changed.
     """
-    blocks, attention_name = _blocks(model)
+    blocks, attention_name, projections = _blocks(model)
     backend = model.config._attn_implementation
     if backend != "eager":
         raise ValueError(
@@ -96,15 +101,16 @@ def capture(model, visit: Callable[[Layer], None]) -> Iterator[None]:
     try:
         for index, block in enumerate(blocks):
             attention = getattr(block, attention_name)
-            projection = attention.c_attn if attention_name == "attn" else attention.v_proj
             hooks += [
                 block.register_forward_pre_hook(_remember(seen, "hidden"), with_kwargs=True),
                 attention.register_forward_pre_hook(_remember(seen, "normed"), with_kwargs=True),
-                projection.register_forward_hook(lambda _m, _a, out: _keep(seen, projected=out)),
-                attention.register_forward_hook(
-                    _hand_over(seen, index, attention_name == "attn", model.config, visit)
-                ),
+                attention.register_forward_hook(_hand_over(seen, index, projections, visit)),
             ]
+            for name in projections:
+                projection = getattr(attention, name)
+                hooks.append(
+                    projection.register_forward_hook(lambda _m, _a, out, name=name: _keep(seen, **{name: out}))
+                )
         yield
     finally:
         for hook in hooks:
@@ -183,15 +189,16 @@ def windows(text: str, tokenizer, length: int, count: int = 1):
     return torch.tensor(found)
 
 
+#: Of each kind of model: where the blocks are, the attention in a block, and what makes queries, keys and values.
+_KINDS = (("h", "attn", ("c_attn",)), ("layers", "self_attn", ("q_proj", "k_proj", "v_proj")))
+
+
 def _blocks(model):
-    base = model.base_model
-    for blocks_name, attention_name, projection in (
-        ("h", "attn", "c_attn"),
-        ("layers", "self_attn", "v_proj"),
-    ):
-        blocks = getattr(base, blocks_name, None)
-        if blocks is not None and all(hasattr(getattr(b, attention_name, None), projection) for b in blocks):
-            return blocks, attention_name
+    for blocks_name, attention_name, projections in _KINDS:
+        blocks = getattr(model.base_model, blocks_name, ())
+        attentions = [getattr(block, attention_name, None) for block in blocks]
+        if attentions and all(hasattr(a, name) for a in attentions for name in projections):
+            return blocks, attention_name, projections
     raise ValueError(
         f"{type(model).__name__} is neither GPT-2 (h.*.attn.c_attn) nor of Llama's kind "
         "(layers.*.self_attn.v_proj)"
@@ -209,8 +216,8 @@ def _remember(seen, name):
     return hook
 
 
-def _hand_over(seen, index, fused, config, visit):
-    def hook(_module, _arguments, output):
+def _hand_over(seen, index, projections, visit):
+    def hook(attention, _arguments, output):
         weights = output[1]
         if weights is None:
             raise ValueError(
@@ -218,18 +225,27 @@ def _hand_over(seen, index, fused, config, visit):
             )
         if weights.shape[0] != 1:
             raise ValueError(f"give one sequence at a time; got a batch of {weights.shape[0]}")
-        heads, length = weights.shape[1], weights.shape[2]
-        projected = seen.pop("projected")[0]
-        if fused:
-            projected = projected.chunk(3, dim=-1)[2]  # queries, keys, values side by side
-        groups = getattr(config, "num_key_value_heads", None) or heads
-        value = (
-            projected.reshape(length, groups, -1).transpose(0, 1).repeat_interleave(heads // groups, dim=0)
-        )
+        projected = [seen.pop(name)[0] for name in projections]
+        if len(projected) == 1:  # queries, keys and values side by side
+            projected = projected[0].chunk(3, dim=-1)
+        query, key, value = (_by_head(x, weights.shape[1], attention.head_dim) for x in projected)
         visit(
             Layer(
-                index, weights[0], seen["embedding"][0], seen.pop("hidden")[0], seen.pop("normed")[0], value
+                index,
+                weights[0],
+                seen["embedding"][0],
+                seen.pop("hidden")[0],
+                seen.pop("normed")[0],
+                query,
+                key,
+                value,
             )
         )
 
     return hook
+
+
+def _by_head(projected, heads, head_dim):
+    """(L, groups * head_dim) to (heads, L, head_dim); a group is shared by consecutive heads."""
+    grouped = projected.unflatten(-1, (-1, head_dim)).transpose(0, 1)
+    return grouped.repeat_interleave(heads // grouped.shape[0], dim=0)
