@@ -7,11 +7,11 @@ READY  := $(VENV)/.installed
 MODELS := $(VENV)/.fetched
 PY     := $(BIN)/python
 
-.PHONY: help book chapter serve notebooks screenshots test browser lint format lock clean distclean
+.PHONY: help book chapter serve notebooks screenshots gpt2-mini test browser lint format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(READY) $(MODELS)  ## build the whole site, every figure recomputed where something changed
 	@$(PY) -m attnorm.book build
@@ -28,6 +28,9 @@ notebooks: $(READY)  ## write the chapters as .ipynb for Jupyter and Colab
 
 screenshots: $(READY)  ## pictures of every page (light, dark, wide, narrow) in _build/screenshots
 	@$(PY) -m attnorm.book screenshots
+
+gpt2-mini: $(READY)  ## train the model that the book ships, or go on where it was stopped (about an hour)
+	@$(PY) -m attnorm.gpt2_mini
 
 test: $(READY)  ## the test suite
 	@$(PY) -m pytest -n 2 --dist loadgroup --ignore=tests/browser

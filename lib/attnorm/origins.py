@@ -28,6 +28,7 @@ class Folder:
     """Weights and tokenizer in a folder, as transformers saves them.
 
     ``recorded`` says that the folder carries the checksums of its files; else only the weights have one.
+    ``mend`` says what helps where they do not agree, if it is not to delete the folder.
     """
 
     path: Path
@@ -38,13 +39,14 @@ class Folder:
     revision: str
     licence: str
     recorded: bool
+    mend: str = ""
 
     def load(self, dtype, attn_implementation, seed):
         """Model and tokenizer, from safetensors only, after a look at the checksums."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         if self.recorded:
-            sources.verify_checksums(self.path)
+            sources.verify_checksums(self.path, self.mend)
         else:
             sources.verify(self.path / "model.safetensors", self.weights_sha256)
         options = {
@@ -59,6 +61,48 @@ class Folder:
     def provenance(self, name, model, seed):
         size, checksum = model_size(model), self.weights_sha256
         return Provenance(name, self.title, self.source, self.licence, size, self.revision, checksum)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A folder of the repository's own ``data/models``."""
+
+    folder: str
+    title: str
+    source: str
+    licence: str
+
+    @property
+    def identity(self) -> str:
+        return f"shipped:{self._weights_sha256()[:12]}"
+
+    def cached(self) -> Folder | None:
+        if not (self._path / sources.CHECKSUMS).is_file():
+            return None
+        return Folder(
+            self._path,
+            self.identity,
+            self._weights_sha256(),
+            self.title,
+            self.source,
+            "",
+            self.licence,
+            True,
+            f"`git checkout {self._path}` brings it back",
+        )
+
+    def within_reach(self) -> bool:
+        return self.cached() is not None
+
+    def fetch(self) -> Folder:
+        raise SourceUnavailable(f"{self._path} is not there: it comes with the book's repository")
+
+    @property
+    def _path(self) -> Path:
+        return sources.DATA / "models" / self.folder
+
+    def _weights_sha256(self) -> str:
+        return sources.recorded_checksums(self._path)["model.safetensors"]
 
 
 @dataclass(frozen=True)

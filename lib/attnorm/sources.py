@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from pathlib import Path
 FETCH_SECONDS = 600.0
 CHECKSUMS = "checksums.json"
 NOTHING_KEPT = "what was downloaded is not what this book was written for; nothing of it was kept"
+
+#: What the repository ships for the chapters to read.
+DATA = Path(__file__).resolve().parents[2] / "data"
 
 _answers: dict[str, bool] = {}
 
@@ -78,6 +82,36 @@ def cache_dir() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("attnorm"))
+
+
+def chosen(what: str) -> str:
+    """The name to load where a call says ``"auto"``: the environment's, else that of ``data/choice.toml``.
+
+    Parameters
+    ----------
+    what : {"model", "text"}
+
+    Raises
+    ------
+    ValueError
+        Naming the file, if it is not valid or has other entries.
+    """
+    variable = {"model": "ATTNORM_MODEL", "text": "ATTNORM_CORPUS"}[what]
+    if name := os.environ.get(variable):
+        return name
+    path = DATA / "choice.toml"
+    if not path.is_file():  # the library without the book
+        return "auto"
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    wrong = [
+        key for key, value in entries.items() if key not in ("model", "text") or not isinstance(value, str)
+    ]
+    if wrong:
+        raise ValueError(f"{path}: expected model and text, each a name in quotes; found {', '.join(wrong)}")
+    return entries.get(what, "auto")
 
 
 def offline() -> bool:
@@ -197,25 +231,48 @@ def verify(path: Path, expected: str, hint: str = "delete it, and the next call 
 
 
 def record_checksums(folder: Path) -> None:
-    """Write the checksums of all files of a folder beside them."""
+    """Write the checksums of the files of a folder beside them."""
     sums = {p.relative_to(folder).as_posix(): sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
-def verify_checksums(folder: Path) -> None:
+def recorded_checksums(folder: Path) -> dict[str, str]:
+    """Name to sha256 of the files of a folder, as written beside them.
+
+    Raises
+    ------
+    ChecksumError
+        If the record is missing or damaged.
+    """
+    record = folder / CHECKSUMS
+    try:
+        sums = json.loads(record.read_text(encoding="utf-8"))
+        if not (isinstance(sums, dict) and sums):
+            raise ValueError("it lists no file")
+    except (OSError, ValueError) as error:
+        raise ChecksumError(f"{record} cannot be read ({error})") from error
+    return sums
+
+
+def verify_checksums(folder: Path, hint: str = "") -> None:
     """Compare the files of a folder with the checksums recorded beside them.
+
+    Parameters
+    ----------
+    folder : Path
+    hint : str
+        What the reader can do; by default to delete the folder.
 
     Raises
     ------
     ChecksumError
         Naming the file that is missing or differs, or the record itself.
     """
-    record = folder / CHECKSUMS
-    hint = f"delete the folder {folder}, and the next call makes it again"
+    hint = hint or f"delete the folder {folder}, and the next call makes it again"
     try:
-        sums = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ChecksumError(f"{record} cannot be read ({error}): {hint}") from error
+        sums = recorded_checksums(folder)
+    except ChecksumError as error:
+        raise ChecksumError(f"{error}: {hint}") from error
     for name, expected in sums.items():
         if not (folder / name).is_file():
             raise ChecksumError(f"{folder / name} is missing: {hint}")
