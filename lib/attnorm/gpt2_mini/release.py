@@ -21,6 +21,7 @@ from attnorm import sources
 from attnorm.gpt2_mini.config import Config
 from attnorm.gpt2_mini.language import bigram_entropy, bigram_loss, unigram_entropy
 from attnorm.gpt2_mini.train import Run, held_out_loss, new_model
+from attnorm.origins import quiet
 
 
 def release(config: Config, run: Run, tokenizer, tokens, held_out, folder: Path) -> dict:
@@ -39,11 +40,13 @@ def release(config: Config, run: Run, tokenizer, tokens, held_out, folder: Path)
     folder.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".release-", dir=folder))
     try:
-        copy.deepcopy(run.model).half().save_pretrained(work)
-        tokenizer.model_max_length = config.context
-        tokenizer.save_pretrained(work)
+        with quiet():
+            copy.deepcopy(run.model).half().save_pretrained(work)
+            tokenizer.model_max_length = config.context
+            tokenizer.save_pretrained(work)
         sources.record_checksums(work)
-        shipped = GPT2LMHeadModel.from_pretrained(work, dtype=torch.float32).eval()
+        with quiet():
+            shipped = GPT2LMHeadModel.from_pretrained(work, dtype=torch.float32).eval()
         evaluation = evaluate(config, run, shipped, tokens, held_out)
         (work / "evaluation.json").write_text(json.dumps(evaluation, indent=1) + "\n", encoding="utf-8")
         with open(work / "curve.csv", "w", newline="", encoding="utf-8") as file:
@@ -53,6 +56,7 @@ def release(config: Config, run: Run, tokenizer, tokens, held_out, folder: Path)
         (work / "model-card.md").write_text(_card(config, run, evaluation), encoding="utf-8")
         record = work / sources.CHECKSUMS
         for path in (*(p for p in sorted(work.iterdir()) if p != record), record):
+            path.chmod(0o644)  # transformers lets only the owner read the weights
             os.replace(path, folder / path.name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -78,7 +82,7 @@ def evaluate(config: Config, run: Run, shipped, tokens, held_out) -> dict:
 def _card(config: Config, run: Run, evaluation: dict) -> str:
     template = resources.files("attnorm.gpt2_mini").joinpath("card.md").read_text(encoding="utf-8")
     device = next(run.model.parameters()).device
-    hardware = f"{config.threads} threads of a {platform.machine()} processor"
+    hardware = f"{config.threads} threads, {platform.machine()} processor"
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     row = "| {step} | {tokens:,} | {context} | {loss:.3f} | {held_out:.3f} |".format_map
