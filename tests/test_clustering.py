@@ -147,6 +147,16 @@ def test_two_clusters_wait_as_long_as_the_quadrature_says():
     assert coarsen(start[None], beta).depth_of(1)[0] == pytest.approx(expected, 1e-3)
 
 
+def test_a_run_can_stop_at_a_few_clusters_and_go_on_from_there():
+    start = np.random.default_rng(4).standard_normal((5, 9, 3))
+    whole = coarsen(start, 5.0)
+    first = coarsen(start, 5.0, clusters=2)
+    assert (first.count[-1] <= 2).all()
+    np.testing.assert_allclose(first.depth_of(2), whole.depth_of(2))
+    rest = coarsen(first.theta, 5.0)
+    np.testing.assert_allclose(first.times[-1] + rest.depth_of(1), whole.depth_of(1), rtol=0.02, atol=1.0)
+
+
 def test_what_was_not_reached_is_infinitely_deep():
     run = coarsen(directions(6, 3)[None], 2.0, until=0.1)
     assert run.depth_of(1)[0] == np.inf

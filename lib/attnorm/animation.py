@@ -21,7 +21,9 @@ LARGEST = 700_000
 _TEMPLATE = """
 <div id="@NAME@" role="group" aria-label="@LABEL@">
 <style>
-#@NAME@ .spheres { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: 0.5rem; }
+#@NAME@ { padding: 5px; }
+#@NAME@ .spheres { display: grid; gap: 0.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(12rem, 45%), 1fr)); }
 #@NAME@ .sphere { text-align: center; }
 #@NAME@ canvas { width: 100%; max-width: 15rem; background: #fff; border-radius: 4px; }
 #@NAME@ .controls { display: flex; flex-wrap: wrap; gap: 0.8rem; align-items: center; margin-top: 0.6rem; }

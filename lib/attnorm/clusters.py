@@ -60,8 +60,8 @@ class Coarsening:
         return np.where(reached.any(axis=0), first, np.inf)
 
 
-def coarsen(theta, beta, *, until=np.inf, chord=1e-4, rtol=1e-7, max_steps=20_000, progress=None):
-    """Follow Post-LN until every system has become one cluster.
+def coarsen(theta, beta, *, clusters=1, until=np.inf, chord=1e-4, rtol=1e-7, max_steps=20_000, progress=None):
+    """Follow Post-LN until every system has become one cluster, or a few.
 
     Parameters
     ----------
@@ -69,8 +69,10 @@ def coarsen(theta, beta, *, until=np.inf, chord=1e-4, rtol=1e-7, max_steps=20_00
         Directions at depth 0 of S independent systems.
     beta : float or array (S,)
         Inverse temperature, >= 0, of each system.
+    clusters : int
+        A system stops after the step that leaves at most so many clusters.
     until : float
-        Depth at which to stop otherwise.
+        Depth at which it stops otherwise.
     chord : float
         Tokens closer than this become one, at their weighted mean. They would meet anyway; the change to the
         others is of the order of its square.
@@ -106,6 +108,7 @@ def coarsen(theta, beta, *, until=np.inf, chord=1e-4, rtol=1e-7, max_steps=20_00
     beta = validate.finite_array("beta", beta) * np.ones(systems)
     if beta.min() < 0:
         raise ValueError(f"beta must not be negative; got {beta.min():g}")
+    clusters = validate.integer("clusters", clusters, low=1)
     until = validate.number("until", until, above=0.0, finite=False)
     chord = validate.number("chord", chord, above=0.0, high=0.1)
     rtol = validate.number("rtol", rtol, low=1e-12, high=1e-2)
@@ -138,7 +141,7 @@ def coarsen(theta, beta, *, until=np.inf, chord=1e-4, rtol=1e-7, max_steps=20_00
             if len(at):
                 energies[at] = _log_energy(place[rows][accepted], weight[rows][accepted], beta[at])
             history.append((time.copy(), count, energies))
-            still = (count[alive] > 1) & (time[alive] < until)
+            still = (count[alive] > clusters) & (time[alive] < until)
             bar.update(int((~still).sum()))
             alive = alive[still]
             if not len(alive):
