@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnorm import validate
-from attnorm.heads import _blocks
+from attnorm.heads import attention_blocks
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def head_matrices(model) -> Iterator[HeadMatrices]:
     For LayerNorm the mean is taken off what a head writes, too: every later block takes it off again, so the
     model never sees it, and directions stay in the space of mean zero.
     """
-    blocks, attention_name, *_ = _blocks(model)
+    blocks, attention_name, *_ = attention_blocks(model)
     config = model.config
     for block in blocks:
         attention = getattr(block, attention_name)

@@ -82,7 +82,7 @@ def capture(model, visit: Callable[[Layer], None]) -> Iterator[None]:
     -----
     The hooks are removed on leaving, also by an exception. Nothing in the model is changed.
     """
-    blocks, attention_name, projections = _blocks(model)
+    blocks, attention_name, projections = attention_blocks(model)
     backend = model.config._attn_implementation
     if backend != "eager":
         raise ValueError(
@@ -195,7 +195,14 @@ def windows(text: str, tokenizer, length: int, count: int = 1):
 _KINDS = (("h", "attn", ("c_attn",)), ("layers", "self_attn", ("q_proj", "k_proj", "v_proj")))
 
 
-def _blocks(model):
+def attention_blocks(model):
+    """The blocks of a model, the name of the attention in one, and the names of what projects its inputs.
+
+    Raises
+    ------
+    ValueError
+        If the model is neither GPT-2 nor of Llama's kind.
+    """
     for blocks_name, attention_name, projections in _KINDS:
         blocks = getattr(model.base_model, blocks_name, ())
         attentions = [getattr(block, attention_name, None) for block in blocks]
