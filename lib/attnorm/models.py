@@ -207,14 +207,14 @@ def main(arguments=None) -> int:
     """Say, or fetch, what the chapters load."""
     parser = argparse.ArgumentParser(prog="python -m attnorm.models", description=main.__doc__)
     parser.add_argument("action", nargs="?", choices=["status", "fetch"], default="status")
-    if parser.parse_args(arguments).action == "fetch":
-        try:
+    try:
+        if parser.parse_args(arguments).action == "fetch":
             print(load_model()[2])
             print(load_corpus()[1])
-        except (SourceUnavailable, ChecksumError) as error:
-            print(error, file=sys.stderr)
-            return 1
-    print(available_fingerprint())
+        print(available_fingerprint())
+    except (SourceUnavailable, ChecksumError) as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

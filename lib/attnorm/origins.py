@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm import sources
-from attnorm.sources import Provenance, SourceUnavailable, cache_dir, keep, run_bounded, terminal
+from attnorm.sources import (
+    ChecksumError,
+    Provenance,
+    SourceUnavailable,
+    cache_dir,
+    keep,
+    run_bounded,
+    terminal,
+)
 
 _NEEDED = "config.json", "model.safetensors", "tokenizer.json"
 _WANTED = (*_NEEDED, "tokenizer_config.json", "generation_config.json", "vocab.json", "merges.txt")
@@ -77,7 +85,10 @@ class Shipped:
         return f"shipped:{self._weights_sha256()[:12]}"
 
     def cached(self) -> Folder | None:
-        if not (self._path / sources.CHECKSUMS).is_file():
+        if (
+            not (self._path / "model.safetensors").is_file()
+            and not (self._path / sources.CHECKSUMS).is_file()
+        ):
             return None
         return Folder(
             self._path,
@@ -88,7 +99,7 @@ class Shipped:
             "",
             self.licence,
             True,
-            f"`git checkout {self._path}` brings it back",
+            self._mend,
         )
 
     def within_reach(self) -> bool:
@@ -101,8 +112,17 @@ class Shipped:
     def _path(self) -> Path:
         return sources.DATA / "models" / self.folder
 
+    @property
+    def _mend(self) -> str:
+        return f"`git checkout {self._path}` brings it back"
+
     def _weights_sha256(self) -> str:
-        return sources.recorded_checksums(self._path)["model.safetensors"]
+        try:
+            return str(sources.recorded_checksums(self._path)["model.safetensors"])
+        except KeyError as error:
+            raise ChecksumError(f"the record in {self._path} does not list {error}: {self._mend}") from error
+        except ChecksumError as error:
+            raise ChecksumError(f"{error}: {self._mend}") from error
 
 
 @dataclass(frozen=True)

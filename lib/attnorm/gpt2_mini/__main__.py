@@ -34,7 +34,7 @@ def main(arguments=None) -> int:
         tokens, held_out = encode(tokenizer, text), encode(tokenizer, held_out)
         run = train(config, tokens, held_out, chosen.checkpoint, device=device)
         evaluation = release(config, run, tokenizer, tokens, held_out, chosen.folder)
-    except (CheckpointError, ValueError, OSError) as error:
+    except (CheckpointError, ArithmeticError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

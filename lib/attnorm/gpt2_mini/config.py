@@ -85,8 +85,13 @@ def read_config(path: Path) -> Config:
     ValueError
         Naming the file, and the key that is missing, unknown or out of range.
     """
-    tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    stages = tuple(Stage(**stage) for stage in tables.pop("stage", []))
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        stages = tuple(Stage(**stage) for stage in tables.pop("stage", []))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except TypeError as error:
+        raise ValueError(f"{path}: each [[stage]] needs context and steps, and nothing else") from error
     flat = {}
     for key, value in tables.items():
         flat.update(value if isinstance(value, dict) else {key: value})
@@ -96,6 +101,23 @@ def read_config(path: Path) -> Config:
     if wrong := sorted(known ^ set(flat)):
         raise ValueError(f"{path}: missing or unknown: {', '.join(wrong)}")
     config = Config(**flat, stages=stages)
+    whole = [
+        "threads",
+        "vocabulary",
+        "layers",
+        "heads",
+        "width",
+        "context",
+        "batch_tokens",
+        "every",
+        "checkpoint_every",
+    ]
+    wrong = [name for name in whole if type(flat[name]) is not int or flat[name] < 1]
+    wrong += [f"{key} of a stage" for s in stages for key, n in vars(s).items() if type(n) is not int]
+    if wrong:
+        raise ValueError(f"{path}: must be a whole number of at least 1: {', '.join(wrong)}")
+    if not config.learning_rate > 0:
+        raise ValueError(f"{path}: learning_rate must be above zero; got {config.learning_rate}")
     if not stages or min(stage.steps for stage in stages) < 1:
         raise ValueError(f"{path}: there must be stages of at least one step")
     for stage in stages:

@@ -20,6 +20,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint is damaged, or belongs to another configuration."""
 
 
+class _OtherConfiguration(CheckpointError):
+    """A sound checkpoint, and not of this run."""
+
+
 @dataclass
 class Run:
     """A model in training.
@@ -193,7 +197,7 @@ def resume(config: Config, path: Path, device="cpu") -> Run:
         with safe_open(path, framework="pt", device=str(device)) as file:
             about = json.loads(file.metadata()["run"])
             if about["digest"] != config.digest:
-                raise CheckpointError(
+                raise _OtherConfiguration(
                     f"{path} belongs to another configuration: delete it to start again, "
                     "or put the configuration back"
                 )
@@ -205,7 +209,9 @@ def resume(config: Config, path: Path, device="cpu") -> Run:
                             key: file.get_tensor(f"optimiser.{key}.{name}")
                             for key in ("step", "exp_avg", "exp_avg_sq")
                         }
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except _OtherConfiguration:
+        raise
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} is damaged ({error}): delete it to start again") from error
     run.step, run.seconds, run.curve = about["step"], about["seconds"], about["curve"]
     return run
