@@ -9,6 +9,7 @@ import sys
 import textwrap
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(trained, tokens, tmp_path
         import os, signal, sys, types
         import numpy as np, safetensors.torch
         from pathlib import Path
-        sys.path.insert(0, "tests")
+        sys.path.insert(0, sys.argv[3])
         from test_gpt2_mini import SMALL
         from attnorm.gpt2_mini.train import train
         write, done = safetensors.torch.save_file, []
@@ -117,7 +118,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(trained, tokens, tmp_path
     """)
     np.save(tmp_path / "tokens.npy", tokens)
     process = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "tokens.npy"), str(place)], capture_output=True
+        [sys.executable, "-c", code, str(tmp_path / "tokens.npy"), str(place), str(Path(__file__).parent)],
+        capture_output=True,
     )
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
     resumed = train(SMALL, tokens, tokens[:200], place)

@@ -13,23 +13,15 @@ with Q = K = V = I. Many systems are integrated together, each with its own step
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.integrate import RK45
 from scipy.special import logsumexp
 from tqdm import tqdm
 
 from attnorm import validate
 from attnorm.schemes import unit
 
-# Dormand and Prince, order 5 with an error estimate of order 4.
-_NODES = [
-    [],
-    [1 / 5],
-    [3 / 40, 9 / 40],
-    [44 / 45, -56 / 15, 32 / 9],
-    [19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729],
-    [9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656],
-    [35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84],
-]
-_ERROR = np.array([71 / 57600, 0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40])
+# Dormand and Prince, order 5 with an error estimate of order 4. scipy's stepper has one step for all systems.
+_NODES = [*(row[:stage] for stage, row in enumerate(RK45.A)), RK45.B]
 
 
 @dataclass(frozen=True)
@@ -168,10 +160,10 @@ def _step(theta, weight, beta, h):
     rates = []
     for nodes in _NODES:
         state = theta
-        if nodes:
+        if len(nodes):
             state = theta + h * sum(c * k for c, k in zip(nodes, rates, strict=True))
         rates.append(_velocity(state, weight, beta))
-    error = h * sum(c * k for c, k in zip(_ERROR, rates, strict=True))
+    error = h * sum(c * k for c, k in zip(RK45.E, rates, strict=True))
     return state, error * (weight > 0)[:, :, None]
 
 

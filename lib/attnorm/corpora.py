@@ -24,7 +24,7 @@ from attnorm.sources import (
 
 GUTENBERG = "https://www.gutenberg.org/cache/epub/2600/pg2600.txt"
 _GUTENBERG_SECONDS = 60.0
-#: Books of the King James Bible that gpt2-mini does not see while it learns: of each kind of writing one.
+#: Books of the King James Bible held out while gpt2-mini learns: stories, prophets, wisdom, letters.
 HELD_OUT = "Ruth", "Ecclesiastes", "Hosea", "Amos", "Jonah", "Hebrews", "James"
 
 

@@ -16,12 +16,8 @@ from attnorm.gpt2_mini.config import Config
 from attnorm.origins import initialise
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(Exception):
     """A checkpoint is damaged, or belongs to another configuration."""
-
-
-class _OtherConfiguration(CheckpointError):
-    """A sound checkpoint, and not of this run."""
 
 
 @dataclass
@@ -197,7 +193,7 @@ def resume(config: Config, path: Path, device="cpu") -> Run:
         with safe_open(path, framework="pt", device=str(device)) as file:
             about = json.loads(file.metadata()["run"])
             if about["digest"] != config.digest:
-                raise _OtherConfiguration(
+                raise CheckpointError(
                     f"{path} belongs to another configuration: delete it to start again, "
                     "or put the configuration back"
                 )
@@ -209,8 +205,6 @@ def resume(config: Config, path: Path, device="cpu") -> Run:
                             key: file.get_tensor(f"optimiser.{key}.{name}")
                             for key in ("step", "exp_avg", "exp_avg_sq")
                         }
-    except _OtherConfiguration:
-        raise
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} is damaged ({error}): delete it to start again") from error
     run.step, run.seconds, run.curve = about["step"], about["seconds"], about["curve"]
