@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnorm import models, origins, sources
-from attnorm.models import available_fingerprint, load_model, resolve_model, untrained_like
+from attnorm.models import available_fingerprint, load_model, pretrained, resolve_model, untrained_like
 from attnorm.origins import Folder, Hub, RandomGPT2, Wheel, byte_tokenizer
 from attnorm.sources import ChecksumError, Provenance, SourceUnavailable, keep
 from tiny_models import save, tiny, write_gguf, write_wheel
@@ -405,7 +405,23 @@ def test_the_fingerprint_is_the_same_before_and_after_a_download(smollm2):
     before = available_fingerprint()
     assert f"smollm2-135m llm-tiny==1.0:{smollm2.wheel_sha256[:12]}" in before
     load_model()
-    assert available_fingerprint() == before
+    assert available_fingerprint().split("; at hand")[0] == before.split("; at hand")[0]
+
+
+def test_the_pretrained_models_at_hand_are_those_without_a_download(gpt2, mini, smollm2, monkeypatch):
+    assert pretrained() == ("gpt2", "gpt2-mini")
+    before = available_fingerprint()
+    assert models.main(["fetch"]) == 0
+    assert pretrained() == ("gpt2", "gpt2-mini", "smollm2-135m")
+    assert available_fingerprint() != before  # chapters on all of them are executed again
+    monkeypatch.setenv("ATTNORM_MODEL", "random-gpt2")
+    assert pretrained() == ("random-gpt2",)
+
+
+def test_a_pretrained_model_that_cannot_be_had_is_left_out_and_named(mini, capsys):
+    assert models.main(["fetch"]) == 0
+    assert pretrained() == ("gpt2-mini",)
+    assert "gpt2 is left out: not in the cache, and the hub does not answer" in capsys.readouterr().out
 
 
 def test_the_fingerprint_tells_models_apart(gpt2, smollm2):

@@ -47,6 +47,8 @@ MODELS = {
     ),
     "random-gpt2": (RandomGPT2(),),
 }
+#: Trained elsewhere or by the book: what a statement about trained heads is checked on.
+PRETRAINED = "gpt2", "gpt2-mini", "smollm2-135m"
 #: The order in which ``"auto"`` tries them. gpt2-mini comes with the repository; the last needs nothing.
 AUTO = "gpt2", "gpt2-mini", "smollm2-135m", "random-gpt2"
 
@@ -128,15 +130,33 @@ def resolve_model(name: str = "auto") -> tuple[str, str]:
 
 
 def available_fingerprint() -> str:
-    """Which model and text ``"auto"`` would load now, and their versions, in one short line.
+    """Which model and text ``"auto"`` would load now, and what `pretrained` finds, with versions, in one line.
 
-    Downloads nothing, and says the same before and after a download.
+    Downloads nothing, and names the same model and text before and after a download.
     A closed network costs at most 3 seconds, once a process.
     """
     _ask_all(_wanted("auto"), resolve_corpus)
     model, identity = resolve_model()
     corpus, _ = resolve_corpus()
-    return f"model {model} {identity}; text {corpus} {CORPORA[corpus].revision()}".strip()
+    at_hand = ", ".join(f"{name} {_cached(name).identity}" for name in pretrained())
+    text = f"text {corpus} {CORPORA[corpus].revision()}".strip()
+    return f"model {model} {identity}; {text}; at hand {at_hand}"
+
+
+def pretrained() -> tuple[str, ...]:
+    """Names of the pretrained models that `load_model` gives without a download, the papers' own first.
+
+    gpt2-mini comes with the repository; ``python -m attnorm.models fetch`` gets the others where they can be
+    had. Where ``ATTNORM_MODEL`` or ``data/choice.toml`` names a model, that one alone.
+
+    Examples
+    --------
+    >>> set(pretrained()) <= {"gpt2", "gpt2-mini", "smollm2-135m", "random-gpt2"}
+    True
+    """
+    wanted = sources.chosen("model")
+    names = PRETRAINED if wanted == "auto" else _wanted(wanted)
+    return tuple(name for name in names if _cached(name) is not None)
 
 
 def untrained_like(model, seed: int = 0):
@@ -178,6 +198,17 @@ def _fetch(name):
     raise SourceUnavailable("; ".join(dict.fromkeys(reasons)))
 
 
+def _fetch_pretrained() -> None:
+    """Get the pretrained models that are not at hand; one that cannot be had is named and left out."""
+    if sources.chosen("model") != "auto":
+        return
+    for name in set(PRETRAINED) - set(pretrained()):
+        try:
+            _fetch(name)
+        except SourceUnavailable as error:
+            print(f"{name} is left out: {error}")
+
+
 def _ask_all(names, *more) -> None:
     """Ask every place that is not cached at the same time; the answers are remembered."""
     missing = []
@@ -211,6 +242,7 @@ def main(arguments=None) -> int:
         if parser.parse_args(arguments).action == "fetch":
             print(load_model()[2])
             print(load_corpus()[1])
+            _fetch_pretrained()
         print(available_fingerprint())
     except (SourceUnavailable, ChecksumError) as error:
         print(error, file=sys.stderr)
