@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnorm.capacity import distance, measure, select_top, stack
+from attnorm.capacity import distance, distances, measure, measure_each, select_top, stack
 
 FIELDS = (
     "excluded",
@@ -137,6 +137,41 @@ def test_heads_are_measured_one_by_one():
     shared = measure(weights, x[0], 2)
     np.testing.assert_array_equal(shared.distance[0], together.distance[0])
     assert shared.distance.shape == (3, 20)
+
+
+@given(problems(), st.lists(st.integers(1, 12), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=100)
+def test_several_n_at_once_are_what_each_gives_alone(problem, top_ns):
+    weights, x, _, causal = problem
+    top_ns = [min(n, len(weights)) for n in top_ns]
+    for top_n, found in zip(top_ns, measure_each(weights, x, top_ns, causal=causal), strict=True):
+        alone = measure(weights, x, top_n, causal=causal)
+        for name in FIELDS:
+            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name), err_msg=name)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sharpness", [0.3, 6.0])
+def test_distances_in_single_precision_agree_with_double(causal, sharpness):
+    rng = np.random.default_rng(5)
+    weights, x = softmax_rows(rng, (3, 200, 200), sharpness, causal), rng.normal(size=(3, 200, 8))
+    top_ns = [1, 7, 60]
+    found = distances(weights, x, top_ns, causal=causal)
+    for top_n, one in zip(top_ns, found, strict=True):
+        np.testing.assert_allclose(one, measure(weights, x, top_n, causal=causal).distance, rtol=1e-5)
+    shorter = distances(weights, x, top_ns, causal=causal, rows=90)
+    np.testing.assert_allclose(shorter, found[..., :90], rtol=1e-6)
+
+
+def test_no_n_and_too_many_rows_are_refused():
+    with pytest.raises(ValueError, match="at least one N"):
+        measure_each(GOOD, X, [])
+    with pytest.raises(ValueError, match="at least one N"):
+        distances(GOOD, X, [])
+    with pytest.raises(ValueError, match="rows must be at most 4; got 5"):
+        distances(GOOD, X, [1], rows=5)
+    with pytest.raises(ValueError, match="rows must be an integer >= 2"):
+        distances(GOOD, X, [1], rows=1)
 
 
 def test_layers_stack_if_they_share_n():

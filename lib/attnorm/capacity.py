@@ -12,11 +12,13 @@ The rows of a head are done together, by matrix products in float64.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from attnorm.validate import finite_array, integer
 
@@ -128,14 +130,112 @@ def measure(weights, x, top_n: int, *, causal: bool = True) -> Capacity:
     >>> float(row.distance[0]), float(row.distance_bound[0]), float(row.separable_share[0])
     (1.0, 1.0, 1.0)
     """
+    return measure_each(weights, x, [top_n], causal=causal)[0]
+
+
+def measure_each(weights, x, top_ns, *, causal: bool = True) -> list[Capacity]:
+    """`measure` for several N, which share what does not depend on N.
+
+    Heads are measured on as many threads as torch uses.
+
+    Parameters
+    ----------
+    weights, x, causal
+        As in `measure`.
+    top_ns : sequence of int
+
+    Returns
+    -------
+    list of Capacity
+        One for each N.
+
+    Raises
+    ------
+    ValueError
+        As in `measure`, or if there is no N.
+
+    Examples
+    --------
+    >>> rows = [[0.5, 0.3, 0.2]]
+    >>> found = measure_each(rows, [[1.0], [0.0], [0.0]], [1, 2], causal=False)
+    >>> [float(each.distance[0]) for each in found]
+    [1.0, 0.5]
+    """
     weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
-    top_n = _top_n(top_n, weights)
-    found = []
-    for head, a, tokens in _heads(weights, x, causal):
+    top_ns = [_top_n(top_n, weights) for top_n in top_ns]
+    if not top_ns:
+        raise ValueError("top_ns must name at least one N")
+
+    def rows_of(a, tokens):
+        blocks = list(_blocks(a, causal))
+        return [[_rows(block, tokens, _largest(block, top_n), top_n) for block in blocks] for top_n in top_ns]
+
+    heads = _each_head(weights, x, causal, rows_of)
+    return [Capacity(top_n, *_gather([head[k] for head in heads], weights)) for k, top_n in enumerate(top_ns)]
+
+
+def distances(weights, x, top_ns, *, causal: bool = True, rows: int | None = None) -> np.ndarray:
+    """dt alone of the top N of every row, for several N, in single precision.
+
+    Several times as fast as `measure_each`, and within about 1e-5 of it, relatively.
+
+    Parameters
+    ----------
+    weights, x, top_ns, causal
+        As in `measure_each`.
+    rows : int, optional
+        Only the first so many rows; with a causal mask, they are a window of so many tokens.
+
+    Returns
+    -------
+    array (len(top_ns), L) or (len(top_ns), H, L)
+        In the units of x; L is `rows` where that is given. NaN where a row sees fewer than N tokens.
+
+    Raises
+    ------
+    ValueError
+        As in `measure_each`, or if there are fewer rows.
+
+    Examples
+    --------
+    >>> distances([[0.5, 0.3, 0.2]], [[1.0], [0.0], [0.0]], [1, 2], causal=False).tolist()
+    [[1.0], [0.5]]
+    """
+    weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
+    rows = weights.shape[-2] if rows is None else integer("rows", rows, low=2 if causal else 1)
+    if rows > weights.shape[-2]:
+        raise ValueError(f"rows must be at most {weights.shape[-2]}; got {rows}")
+    if causal:
+        weights, x = weights[..., :rows, :rows], x[..., :rows, :]
+    else:
+        weights = weights[..., :rows, :]
+    top_ns = [_top_n(top_n, weights) for top_n in top_ns]
+    if not top_ns:
+        raise ValueError("top_ns must name at least one N")
+
+    def rows_of(a, tokens):
+        found = np.full((len(top_ns), len(a)), np.nan)
+        vectors, squares = tokens.x.astype(np.float32), tokens.squares.astype(np.float32)
         for block in _blocks(a, causal):
-            chosen = _largest(block, top_n)
-            found.append((head, _rows(block, tokens, chosen, top_n)))
-    return Capacity(top_n, *_gather(found, weights))
+            near, close = vectors[: block.seen], squares[: block.seen]
+            shrunk = block.weights.astype(np.float32)
+            lengths = shrunk**2 * close
+            for k, top_n in enumerate(top_ns):
+                chosen = _largest(block, top_n)
+                s = np.where(chosen, shrunk, 0) @ near
+                square = s @ near.T
+                square *= -2 * shrunk
+                square += lengths
+                square += np.einsum("md,md->m", s, s)[:, None]
+                square[chosen | ~block.visible] = 0
+                # Rounding can leave a square that should vanish a little below zero.
+                total = np.sqrt(np.maximum(square, 0, out=square), out=square).sum(axis=1)
+                enough = block.visible.sum(axis=1) >= top_n
+                found[k, block.rows] = np.where(enough, total, np.nan)
+        return found
+
+    found = np.stack(_each_head(weights, x, causal, rows_of), axis=1)
+    return found if weights.ndim == 3 else found[:, 0]
 
 
 def stack(layers) -> Capacity:
@@ -197,14 +297,16 @@ def distance(weights, x, selected, *, causal: bool = True) -> np.ndarray:
         )
     masks = selected if selected.ndim == 3 else selected[None]
     found = []
-    for head, a, tokens in _heads(weights, x, causal):
+    for mask, (a, tokens) in zip(masks, _heads(weights, x, causal), strict=True):
+        blocks = []
         for block in _blocks(a, causal):
-            chosen = masks[head, block.rows]
+            chosen = mask[block.rows]
             if (chosen[:, : block.seen] & ~block.visible).any() or chosen[:, block.seen :].any():
                 raise ValueError("selected must hold only tokens that the row sees: j <= i with causal=True")
             chosen = chosen[:, : block.seen]
             squares, _ = _squared_distances(block, tokens, _places(chosen))
-            found.append((head, [(np.sqrt(squares) * (block.visible & ~chosen)).sum(axis=1)]))
+            blocks.append([(np.sqrt(squares) * (block.visible & ~chosen)).sum(axis=1)])
+        found.append(blocks)
     return _gather(found, weights)[0]
 
 
@@ -278,7 +380,7 @@ class _Tokens:
     @cached_property
     def farthest(self):
         """Entry (j, i): which of the tokens 0 ... i that is."""
-        attained = np.where(self.apart >= self.reach, np.arange(len(self.x)), 0)
+        attained = (self.apart >= self.reach) * np.arange(len(self.x), dtype=np.int32)
         return np.maximum.accumulate(attained, axis=1)
 
     def widest(self, block, places, excluded):
@@ -371,8 +473,17 @@ def _places(mask):
     return np.divmod(np.flatnonzero(mask), mask.shape[1])
 
 
+def _each_head(weights, x, causal, work):
+    """``work(weights of a head, its tokens)`` of every head, in order, on torch's number of threads."""
+    import torch
+
+    # Threads of BLAS under threads of ours wait for one another, and that costs several times the work.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        return list(threads.map(lambda head: work(*head), _heads(weights, x, causal)))
+
+
 def _heads(weights, x, causal):
-    """Each head's number, checked weights, and tokens; tokens that heads share are prepared once."""
+    """Each head's checked weights and its tokens; tokens that heads share are prepared once."""
     heads, length = (weights.shape[0] if weights.ndim == 3 else 1), weights.shape[-1]
     allowed = [(length,)] if weights.ndim == 2 else [(length,), (heads, length)]
     if x.shape[:-1] not in allowed:
@@ -383,15 +494,14 @@ def _heads(weights, x, causal):
         own = x[head] if x.ndim == 3 else x
         if tokens is None or not (own is x or np.array_equal(own, tokens.x)):
             tokens = _Tokens(own, causal)
-        yield head, _checked(weights[head] if weights.ndim == 3 else weights, causal), tokens
+        yield _checked(weights[head] if weights.ndim == 3 else weights, causal), tokens
 
 
-def _gather(found, weights):
+def _gather(heads, weights):
     """One array a quantity out of the blocks of all heads, with the axis of heads that `weights` has."""
-    heads = [[block for head, block in found if head == number] for number in range(1 + found[-1][0])]
     arrays = [
-        np.stack([np.concatenate([block[q] for block in head]) for head in heads])
-        for q in range(len(found[0][1]))
+        np.stack([np.concatenate([block[q] for block in blocks]) for blocks in heads])
+        for q in range(len(heads[0][0]))
     ]
     return arrays if weights.ndim == 3 else [array[0] for array in arrays]
 
@@ -436,4 +546,7 @@ def _top_n(top_n, weights):
 
 def _plain(values):
     """A torch tensor, of any floating-point type and on any device, as a numpy array."""
-    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else values
+    if not hasattr(values, "detach"):
+        return values
+    values = values.detach().cpu()
+    return (values if values.dtype.itemsize >= 4 else values.float()).numpy()  # numpy has no bfloat16
