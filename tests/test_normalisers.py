@@ -18,7 +18,9 @@ from attnorm.normalisers import (
     get_normaliser,
     head_logits,
     inverse_temperature,
+    jacobian_norm,
     relu_over_length,
+    replaced,
     scalable_softmax,
     softmax,
     softmax1,
@@ -244,3 +246,38 @@ def test_styles_differ_in_colour_and_marker_and_dashes():
     styles = [rule.style for rule in NORMALISERS.values()]
     for key in ("color", "marker", "linestyle", "label"):
         assert len({str(style[key]) for style in styles}) == len(styles)
+
+
+@every
+@pytest.mark.parametrize("scale", [0.3, 2.0])
+def test_jacobian_norm_is_that_of_the_matrix_of_derivatives(rule, scale):
+    z = logits((6, 8), scale)
+    found = jacobian_norm(rule, z, causal(8)[[1, 2, 4, 5, 6, 7]])
+    for row, seen, norm in zip(z, (2, 3, 5, 6, 7, 8), found, strict=True):
+        full = torch.autograd.functional.jacobian(rule, torch.from_numpy(row[:seen]))
+        assert norm == pytest.approx(float(torch.linalg.matrix_norm(full, 2)), rel=1e-4, abs=1e-12)
+
+
+def test_jacobian_norm_of_a_row_without_positive_logits_is_zero_for_relu():
+    assert jacobian_norm("relu", np.array([[-1.0, -2.0], [1.0, -2.0]])).tolist() == [0, 0.5]
+    with pytest.raises(ValueError, match="steps"):
+        jacobian_norm("softmax1", np.zeros(2), steps=0)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_replacing_softmax_by_softmax_changes_nothing_and_another_rule_does(kind):
+    model = tiny(kind)
+    window = (torch.arange(30) * 7 % 251)[None]
+    with torch.no_grad():
+        before = model(window).logits
+        with replaced(model, softmax):
+            same = model(window).logits
+        with replaced(model, sparsemax):
+            other = model(window).logits
+        after = model(window).logits
+    scale = float(before.abs().max())
+    assert float((same - before).abs().max()) < 1e-4 * scale
+    assert float((other - before).abs().max()) > 1e-2 * scale
+    assert torch.equal(before, after)
+    with pytest.raises(ValueError, match="one sequence"), replaced(model, softmax):
+        model(window.expand(2, -1))

@@ -9,12 +9,15 @@ factor ``1/sqrt(d_head)`` or ``1/T`` belongs into the logits. The arithmetic is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 
 from attnorm import validate
+from attnorm.heads import _by_head, attention_blocks
 
 #: Scaling parameter of Scalable-Softmax in the figures of its paper; there it is learned, head by head.
 SSMAX_S = 0.43
@@ -341,8 +344,7 @@ def distributions(weights):
     >>> rows.tolist(), sums.tolist()
     ([[0.25, 0.75], [1.0, 0.0]], [4.0, 0.0])
     """
-    weights = weights.detach().cpu().double().numpy() if hasattr(weights, "detach") else weights
-    rows = np.array(validate.finite_array("weights", weights, ndim=1))
+    rows = np.array(validate.finite_array("weights", _plain(weights), ndim=1))
     if rows.min() < 0:
         raise ValueError(f"weights must not be negative; got {rows.min():g}")
     sums = rows.sum(axis=-1)
@@ -350,12 +352,90 @@ def distributions(weights):
     return rows / np.where(sums == 0, 1.0, sums)[..., None], sums
 
 
+def jacobian_norm(rule, logits, visible=None, *, steps: int = 60) -> np.ndarray:
+    """Largest singular value of the derivative of each row of weights by its logits.
+
+    Parameters
+    ----------
+    rule : str or Normaliser
+    logits, visible
+        As in `softmax`.
+    steps : int
+        Of the power method, which softmax1 and adaptive temperature need; it approaches from below. The other
+        norms are exact (`attnorm.sensitivity.jacobian_norms`; ReLU's is 1/n, or 0 in a row of zeros).
+
+    Returns
+    -------
+    array (...)
+        Where a logit enters or leaves the support, the derivative is the one on the side of the weights.
+
+    Raises
+    ------
+    ValueError
+        As the rules do, or if `steps` is less than one.
+
+    Examples
+    --------
+    >>> tie = np.zeros(2)
+    >>> [round(float(jacobian_norm(rule, tie)), 3) for rule in ("softmax", "entmax-1.5", "sparsemax")]
+    [0.5, 0.707, 1.0]
+    """
+    from attnorm.sensitivity import jacobian_norms
+
+    rule, steps = get_normaliser(rule), validate.integer("steps", steps, low=1)
+    weights = _plain(rule(logits, visible))
+    z = np.broadcast_to(_plain(logits), weights.shape)
+    seen = np.broadcast_to(True if visible is None else _plain(visible).astype(bool), weights.shape)
+    count = seen.sum(axis=-1)
+    alphas = {"softmax": 1.0, "scalable-softmax": 1.0, "entmax-1.5": 1.5, "sparsemax": 2.0}
+    if rule.name in alphas:
+        factor = SSMAX_S * np.log(count) if rule.name == "scalable-softmax" else 1.0
+        return factor * jacobian_norms(weights, alpha=alphas[rule.name]).spectral
+    if rule.name == "relu":
+        return np.where((weights > 0).any(axis=-1), 1 / count, 0.0)
+    if rule.name == "softmax1":
+        return _power(lambda v: _covariance(weights, v), lambda u: _covariance(weights, u), weights, steps)
+    # Adaptive temperature: da = J_a (beta dz + z dbeta), and dbeta is the slope times dH = -J_p z . dz.
+    p = softmax(z, seen)
+    level = np.where(weights + p > 0, z - np.where(seen, z, -np.inf).max(axis=-1, keepdims=True), 0.0)
+    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1, keepdims=True)
+    beta = inverse_temperature(entropy)
+    slope = np.polyval(np.polyder(ADAPTIVE_POLYNOMIAL), entropy) * (beta > 1)
+    along = -slope * _covariance(p, level)
+
+    def forth(v):
+        return _covariance(weights, beta * v + level * (along * v).sum(axis=-1, keepdims=True))
+
+    def back(u):
+        u = _covariance(weights, u)
+        return beta * u + along * (level * u).sum(axis=-1, keepdims=True)
+
+    return _power(forth, back, weights, steps)
+
+
+def _covariance(a, v):
+    """``(diag(a) - a a^T) v`` of each row."""
+    return a * (v - (a * v).sum(axis=-1, keepdims=True))
+
+
+def _power(forth, back, like, steps):
+    """Largest singular value of the maps `forth`, with transpose `back`, from one fixed start."""
+    v = np.random.default_rng(0).standard_normal(like.shape) * (like > 0)
+    norm = np.zeros(like.shape[:-1])
+    for _ in range(steps):
+        length = np.linalg.norm(v, axis=-1, keepdims=True)
+        v = forth(v / np.where(length > 0, length, 1.0))
+        norm = np.linalg.norm(v, axis=-1)
+        v = back(v)
+    return norm
+
+
 def head_logits(model, layer):
     """The logits of a captured layer, with their offset: what softmax turns into ``layer.weights``.
 
     ``log(layer.weights)`` gives logits up to one number a row, which is enough for the rules that do not
-    change with it. The others need these: ``<q_i, k_j>`` times the model's factor, after the rotation by position if
-    the model has one.
+    change with it. The others need these: ``<q_i, k_j>`` times the model's factor, after the rotation by
+    position if the model has one.
 
     Parameters
     ----------
@@ -373,8 +453,6 @@ def head_logits(model, layer):
     ValueError
         If the model is neither GPT-2 nor of Llama's kind.
     """
-    from attnorm.heads import attention_blocks
-
     blocks, attention_name, _ = attention_blocks(model)
     query, key = layer.query.double(), layer.key.double()
     rotation = getattr(model.base_model, "rotary_emb", None)
@@ -390,6 +468,66 @@ def head_logits(model, layer):
     return query @ key.transpose(-1, -2) * factor
 
 
+@contextmanager
+def replaced(model, rule) -> Iterator[None]:
+    """While inside, the attention of every layer of `model` uses `rule` in place of its softmax.
+
+    Nothing is trained or rescaled: queries, keys, values and all other weights stay as they are.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        As for `attnorm.heads.capture`, with one sequence at a time.
+    rule : callable
+        Takes logits (H, L, L) and a mask (L, L), and returns weights.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, and during the pass if it is given more than one sequence.
+    """
+    blocks, attention_name, projections = attention_blocks(model)
+    hooks = []
+    try:
+        for index, block in enumerate(blocks):
+            attention = getattr(block, attention_name)
+            seen: dict = {}
+            for name in projections:
+                hooks.append(getattr(attention, name).register_forward_hook(_remember(seen, name)))
+            last = getattr(attention, "c_proj", None) or attention.o_proj
+            hooks.append(last.register_forward_pre_hook(_average(model, rule, index, seen, projections)))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _remember(seen, name):
+    def hook(_module, _arguments, output):
+        seen[name] = output
+
+    return hook
+
+
+def _average(model, rule, index, seen, projections):
+    """What goes into the output projection: the values of each head, averaged by the weights of `rule`."""
+
+    def hook(_module, arguments):
+        (given,) = arguments
+        if given.shape[0] != 1:
+            raise ValueError(f"give one sequence at a time; got a batch of {given.shape[0]}")
+        parts = [seen.pop(name)[0] for name in projections]
+        parts = parts[0].chunk(3, dim=-1) if len(parts) == 1 else parts
+        heads = model.config.num_attention_heads
+        width = given.shape[-1] // heads
+        query, key, value = (_by_head(part, heads, width) for part in parts)
+        layer = SimpleNamespace(index=index, query=query, key=key, hidden=given[0])
+        weights = rule(head_logits(model, layer), causal(given.shape[1])).to(given.dtype)
+        return ((weights @ value).transpose(0, 1).reshape(given.shape),)
+
+    return hook
+
+
 def _apply(logits, visible, rule):
     """`rule` on float64 torch logits, minus infinity where nothing is seen; the result as `logits` came."""
     import torch
@@ -400,12 +538,12 @@ def _apply(logits, visible, rule):
         z = np.asarray(logits)
         if z.dtype.kind != "f":
             raise ValueError(f"logits must be floating-point numbers; got {z.dtype}")
-        z = torch.from_numpy(np.array(z, order="C"))
+        z = _tensor(z)
     if not z.is_floating_point():
         raise ValueError(f"logits must be floating-point numbers; got {z.dtype}")
     if z.ndim < 1 or z.shape[-1] < 1:
         raise ValueError(f"logits must have shape (..., L) with L >= 1; got {tuple(z.shape)}")
-    seen = torch.ones(z.shape[-1], dtype=torch.bool) if visible is None else torch.as_tensor(visible)
+    seen = torch.ones(z.shape[-1], dtype=torch.bool) if visible is None else _tensor(visible)
     if seen.dtype != torch.bool:
         raise ValueError(f"visible must be boolean; got {seen.dtype}")
     try:
@@ -422,6 +560,16 @@ def _apply(logits, visible, rule):
         )
     weights = rule(work, seen).to(z.dtype)
     return weights if hasattr(logits, "detach") else weights.numpy()
+
+
+def _tensor(values):
+    import torch
+
+    return values if hasattr(values, "detach") else torch.from_numpy(np.array(values))
+
+
+def _plain(values):
+    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def _softmax(z):
