@@ -168,6 +168,8 @@ def test_what_was_not_reached_is_infinitely_deep():
 def test_coarsening_refuses_other_shapes():
     with pytest.raises(ValueError, match=r"\(S, n, d\)"):
         coarsen(directions(3, 3), 1.0)
+    with pytest.raises(ValueError, match="d >= 2"):
+        coarsen([[[1.0], [-1.0]]], 1.0)
 
 
 # --- The animation
@@ -194,6 +196,12 @@ def test_animation_passes_the_gates_of_a_page():
     assert soup.find(id="moving")["aria-label"] == '"x"'
     assert soup.find("input").find_parent("label")
     assert "\n\n" not in html
+
+
+def test_animation_says_a_label_as_it_is_written():
+    label = "tokens @DATA@ & co"
+    html = sphere_html("a", {"A": TRACK}, np.arange(5.0), colours=["#000000"], label=label)
+    assert 'aria-label="tokens @DATA@ &amp; co"' in html
 
 
 def test_animation_carries_the_tracks():

@@ -182,7 +182,7 @@ def test_dropout_batches_and_empty_windows_are_refused():
     with pytest.raises(ValueError, match="batch of 2"), capture(model, lambda layer: None):
         model(torch.stack([WINDOW, WINDOW]))
     assert hooks_of(model) == 0
-    for wrong in (WINDOW[None], WINDOW[:0]):
+    for wrong in (WINDOW[None], WINDOW[:0], WINDOW.tolist()):
         with pytest.raises(ValueError, match="one window"):
             each_layer(model, wrong, lambda layer: layer)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from html import escape
 
 import numpy as np
@@ -129,7 +130,7 @@ def sphere_html(name, tracks, times, *, colours, label, view=None, tail=14):
     tracks : dict of str to array (F, n, 3)
         Directions by title, all of one shape.
     times : array (F,)
-        Depth of each frame.
+        Depth of each frame, increasing.
     colours : list of str
         One for each track.
     label : str
@@ -154,6 +155,7 @@ def sphere_html(name, tracks, times, *, colours, label, view=None, tail=14):
     >>> html.count("<canvas")
     1
     """
+    times = validate.times(times)
     arrays = {title: validate.finite_array(title, track) for title, track in tracks.items()}
     shapes = {track.shape for track in arrays.values()}
     shape = next(iter(shapes), ())
@@ -185,9 +187,8 @@ def sphere_html(name, tracks, times, *, colours, label, view=None, tail=14):
         "CANVASES": canvases,
         "DATA": json.dumps(data).replace("</", "<\\/"),
     }
-    html = _TEMPLATE
-    for key, text in parts.items():
-        html = html.replace(f"@{key}@", text)
+    # In one pass: what is put in is not searched again.
+    html = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _TEMPLATE)
     if len(html) > LARGEST:
         raise ValueError(f"the animation has {len(html)} bytes, more than {LARGEST}: take fewer frames")
     # Without blank lines, which would end the block where Markdown reads it.

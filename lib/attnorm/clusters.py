@@ -96,7 +96,9 @@ def coarsen(theta, beta, *, clusters=1, until=np.inf, chord=1e-4, rtol=1e-7, max
     theta = unit(validate.tokens("theta", theta))
     if theta.ndim != 3:
         raise ValueError(f"theta must have shape (S, n, d); got {theta.shape}")
-    systems, n, _ = theta.shape
+    systems, n, d = theta.shape
+    if d < 2:
+        raise ValueError("theta must have d >= 2: on a line, opposite tokens stay where they are")
     beta = validate.finite_array("beta", beta) * np.ones(systems)
     if beta.min() < 0:
         raise ValueError(f"beta must not be negative; got {beta.min():g}")

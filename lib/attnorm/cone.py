@@ -99,6 +99,8 @@ def contractions(rng, shape):
     >>> np.linalg.norm(M, 2, axis=(-2, -1)).round(12).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0]
     """
+    if len(shape) < 2 or min(shape) < 1:
+        raise ValueError(f"shape must be (..., k, d) of positive integers; got {shape}")
     M = rng.standard_normal(shape)
     return M / np.linalg.norm(M, 2, axis=(-2, -1), keepdims=True)
 
@@ -161,7 +163,11 @@ def rate_bounds(delta, beta, slowest, fastest):
     >>> [round(float(bound), 3) for bound in rate_bounds(1e-6, 1.0, 1.0, 1.0)]
     [-2.003, -1.997]
     """
-    eta = np.asarray(beta) * np.sqrt(2 * np.asarray(delta))
-    excess = np.expm1(eta)
-    lower = -2 * fastest * (1 + excess)
-    return lower, -2 * (slowest * (1 - 1.25 * np.asarray(delta)) - fastest * excess)
+    delta, beta, slowest, fastest = (
+        validate.finite_array(name, value)
+        for name, value in (("delta", delta), ("beta", beta), ("slowest", slowest), ("fastest", fastest))
+    )
+    if min(delta.min(), beta.min(), slowest.min()) < 0 or (fastest < slowest).any():
+        raise ValueError("delta, beta and slowest must not be negative, and fastest not below slowest")
+    excess = np.expm1(beta * np.sqrt(2 * delta))
+    return -2 * fastest * (1 + excess), -2 * (slowest * (1 - 1.25 * delta) - fastest * excess)

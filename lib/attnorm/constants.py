@@ -17,6 +17,7 @@ _INTEGRANDS = {
     for attended, sigma in ((False, sp.Integer(1)), (True, ATTENTION_NORM))
 }
 _DIGITS = 40
+_HOTTEST = 300.0  # above, the exponentials leave the range of floats
 
 
 def gap_exponent(n, beta, *, attended=False):
@@ -49,7 +50,7 @@ def gap_exponent(n, beta, *, attended=False):
     >>> round(float(np.exp(gap_exponent(5, 0.0))), 9)
     5.0
     """
-    n, beta = validate.integer("n", n, low=2), validate.number("beta", beta, low=0.0)
+    n, beta = validate.integer("n", n, low=2), validate.number("beta", beta, low=0.0, high=_HOTTEST)
     integrand = _INTEGRANDS[bool(attended)]
     with mpmath.workdps(_DIGITS):
         size, temperature = mpmath.mpf(n), mpmath.mpf(beta)
@@ -67,7 +68,7 @@ def escape_integral(n, beta):
     >>> round(float(escape_integral(64, 2.0)), 4)
     0.3331
     """
-    n, beta = validate.integer("n", n, low=2), validate.number("beta", beta, above=0.0)
+    n, beta = validate.integer("n", n, low=2), validate.number("beta", beta, above=0.0, high=_HOTTEST)
     x = beta * n / (n - 1)
     bracket = np.exp(x) * (exp1(beta / (n - 1)) - exp1(x))
     return float((expi(beta) - np.log(beta) - np.euler_gamma + bracket - np.log(n)) / n)

@@ -138,8 +138,9 @@ def each_layer(model, tokens, measure: Callable[[Layer], object]) -> list:
     """
     import torch
 
-    if tokens.ndim != 1 or tokens.shape[0] < 1:
-        raise ValueError(f"tokens must be one window, of shape (L,) with L >= 1; got {tuple(tokens.shape)}")
+    if not torch.is_tensor(tokens) or tokens.ndim != 1 or tokens.shape[0] < 1:
+        given = tuple(tokens.shape) if torch.is_tensor(tokens) else type(tokens).__name__
+        raise ValueError(f"tokens must be one window, a tensor of shape (L,) with L >= 1; got {given}")
     found = []
     # The base model: the output logits are not needed.
     with capture(model, lambda layer: found.append(measure(layer))), torch.no_grad():

@@ -52,8 +52,9 @@ def patterns(model, windows, *, seed: int = 0) -> Patterns:
     """
     import torch
 
-    if windows.ndim != 2 or windows.shape[1] < 4:
-        raise ValueError(f"windows must have shape (count, L) with L >= 4; got {tuple(windows.shape)}")
+    if not torch.is_tensor(windows) or windows.ndim != 2 or windows.shape[1] < 4:
+        given = tuple(windows.shape) if torch.is_tensor(windows) else type(windows).__name__
+        raise ValueError(f"windows must be a tensor of shape (count, L) with L >= 4; got {given}")
     half = windows.shape[1] // 2
     rng = np.random.default_rng(seed)
     once = rng.choice(np.unique(windows.numpy()), size=(len(windows), half))

@@ -125,6 +125,8 @@ def uniform_directions(rng, *shape, dtype=np.float64):
     >>> bool(np.allclose((theta**2).sum(axis=-1), 1))
     True
     """
+    if len(shape) < 2 or min(shape) < 1:
+        raise ValueError(f"shape must be (..., n, d) of positive integers; got {shape}")
     return unit(rng.standard_normal(shape, dtype=dtype))
 
 
@@ -188,6 +190,11 @@ def attention_bound(mean, spread, beta=1.0):
     >>> float(attention_bound(0.0, 0.5, beta=0.0))
     0.0
     """
+    beta, mean, spread = (
+        validate.finite_array(*pair) for pair in (("beta", beta), ("mean", mean), ("spread", spread))
+    )
+    if min(beta.min(), mean.min(), spread.min()) < 0:
+        raise ValueError("beta, mean and spread must not be negative")
     return np.exp(beta * mean) * (mean + np.expm1(beta) * spread)
 
 
@@ -214,7 +221,10 @@ def random_mean_and_spread(n, d, p):
     >>> round(float(mean), 4), round(float(spread * 1e4), 1)
     (0.0047, 1.3)
     """
-    n, d, p = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in (n, d, p)))
+    n, d, p = (validate.finite_array(*pair) for pair in (("n", n), ("d", d), ("p", p)))
+    if min(n.min(), d.min()) < 1:
+        raise ValueError(f"n and d must be >= 1; got {n.min():g} and {d.min():g}")
+    n, d, p = np.broadcast_arrays(n, d, p)
     if not ((p > 0) & (p < 1)).all():
         raise ValueError(f"p must lie between 0 and 1; got {p.min():g} to {p.max():g}")
     wide = np.sqrt(2 * np.log(1 / p))
