@@ -228,6 +228,29 @@ def test_the_summary_counts_and_leads_to_the_register(site):
     assert 'href="register.html">Own' in page
 
 
+def test_the_errata_list_what_does_not_hold_as_printed_and_nothing_else(site, monkeypatch):
+    wrong = statement("X2", title="A slip", verdict="corrected", corrected=r"x < y", theorem=False)
+    monkeypatch.setattr("attnorm.book.register._statements", lambda: [statement(), wrong])
+    pieces = [evidence(kind, claim="X2") for kind in ("numeric", "control")]
+    site.page("example.ipynb", notebook(*COMPLETE, *pieces))
+    site.page("register", "# Register\n\n```{claims-register} this book\n```\n\n[](errata.md)\n")
+    site.page("errata", "---\norphan: true\n---\n# Errata\n\n```{claims-errata} this book\n```\n")
+    assert site.build() == ""
+    page = site.read("errata.html")
+    assert page.count('class="attnorm-claim docutils container"') == 1
+    assert "A slip" in page
+    assert r"\[x < y\]" in page.replace("&lt;", "<")
+    assert 'href="register.html#claim-X2"' in page
+    assert 'href="chapters/example.html"' in page
+
+
+def test_errata_of_a_paper_without_any_are_a_warning(site):
+    site.page(
+        "index", "# Start\n\n```{claims-errata} this book\n```\n\n```{toctree}\nregister\nexample\n```\n"
+    )
+    assert "every claim of this book holds as printed" in site.build()
+
+
 def test_claims_json_is_the_same_after_an_unchanged_rebuild(site):
     site.build()
     first = site.read("claims.json")

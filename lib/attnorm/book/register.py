@@ -1,7 +1,7 @@
 """The claims register in the pages: two directives, ``claims.json``, warnings that stop a strict build.
 
-``{claims-register} PAPER`` shows every claim of one paper with its evidence; ``{claims-summary}`` is the
-table for the landing page. Both are filled after all notebooks have been read, and written anew in every
+``{claims-register} PAPER`` shows every claim of one paper with its evidence; ``{claims-errata} PAPER`` those
+that do not hold as printed; ``{claims-summary}`` is the table for the landing page. All are filled after all notebooks have been read, and written anew in every
 build, since a change on any page may change them.
 """
 
@@ -15,7 +15,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from attnorm.book import ledger
-from attnorm.book.register_pages import claim_block, overview_table, summary_table
+from attnorm.book.register_pages import claim_block, erratum_block, overview_table, summary_table
 
 # The end of the line that attnorm.evidence shows.
 _CLAIM_OF_LINE = re.compile(r"<code>(?P<id>[\w.-]+)</code>(?=</div>$)")
@@ -38,6 +38,17 @@ class _ClaimsRegister(SphinxDirective):
         # Metadata of a page is kept, merged and purged by Sphinx itself.
         self.env.metadata[self.env.docname].setdefault("claims_register", []).append(paper)
         return [ClaimsPlaceholder(paper=paper)]
+
+
+class _ClaimsErrata(SphinxDirective):
+    """The claims of one paper that do not hold as printed: both versions, and where each is examined."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        self.env.metadata[self.env.docname]["claims_errata"] = True
+        return [ClaimsPlaceholder(errata=self.arguments[0])]
 
 
 class _ClaimsSummary(SphinxDirective):
@@ -70,7 +81,8 @@ class _Register:
             missing = {statement.paper for statement in _statements()} - set(self.homes)
             for paper in sorted(missing):
                 _logger.warning("no page shows the claims of %s", paper, type="claims")
-        return [page for page in shown if shown[page] or env.metadata[page].get("claims_summary")]
+        also = ("claims_summary", "claims_errata")
+        return [page for page in shown if shown[page] or any(env.metadata[page].get(key) for key in also)]
 
     def fill(self, app, doctree, docname):
         """Put tables and claims in the place of the placeholders of one page."""
@@ -81,6 +93,8 @@ class _Register:
         for placeholder in list(doctree.findall(ClaimsPlaceholder)):
             if "paper" in placeholder:
                 placeholder.replace_self(self._claims_of(placeholder["paper"], link, docname))
+            elif "errata" in placeholder:
+                placeholder.replace_self(self._errata_of(placeholder["errata"], link, docname))
             else:
                 homes = {paper: link(page) for paper, page in self.homes.items()}
                 placeholder.replace_self(summary_table(_papers(), _statements(), self.entries, homes.get))
@@ -104,6 +118,14 @@ class _Register:
         by_claim = {s.id: [e for e in self.entries if e.evidence.claim == s.id] for s in statements}
         blocks = (claim_block(statement, by_claim[statement.id], link) for statement in statements)
         return [overview_table(statements, by_claim), *blocks]
+
+    def _errata_of(self, paper, link, docname):
+        wrong = [s for s in _statements() if s.paper == paper and s.corrected]
+        if not wrong:
+            _logger.warning("every claim of %s holds as printed", paper, location=docname, type="claims")
+            return []
+        home = link(self.homes[paper]) if paper in self.homes else None
+        return [erratum_block(statement, home, link) for statement in wrong]
 
     def publish(self, app, exception):
         """Write claims.json beside the pages."""
@@ -134,6 +156,7 @@ def setup(app):
     register = _Register()
     app.add_node(ClaimsPlaceholder, html=(_no_visit, None), latex=(_no_visit, None), text=(_no_visit, None))
     app.add_directive("claims-register", _ClaimsRegister)
+    app.add_directive("claims-errata", _ClaimsErrata)
     app.add_directive("claims-summary", _ClaimsSummary)
     app.connect("env-updated", register.gather)
     app.connect("doctree-resolved", register.fill)

@@ -63,6 +63,24 @@ def claim_block(statement, entries, link) -> nodes.container:
     return block
 
 
+def erratum_block(statement, register, link) -> nodes.container:
+    """A statement as printed and as it holds; `register` is the page that shows its evidence, if any does."""
+    block = nodes.container(classes=["attnorm-claim"], ids=[f"erratum-{statement.id}"])
+    head = nodes.paragraph(classes=["attnorm-claim-title"])
+    head += [nodes.strong(text=statement.title), nodes.Text(" "), verdict_badge(statement.verdict)]
+    block += head
+    block += nodes.paragraph(text=f"{statement.label}, as printed or as it is often read:")
+    block += _formula(statement.printed)
+    block += nodes.paragraph(text="The version that holds:")
+    block += _formula(statement.corrected)
+    places = nodes.paragraph(classes=["attnorm-claim-place"])
+    places += _link("Derivation and counterexample", link(statement.chapter))
+    if register is not None:
+        places += [nodes.Text(", "), _link("all evidence", f"{register}#claim-{statement.id}")]
+    block += places
+    return block
+
+
 def verdict_badge(verdict: str) -> nodes.inline:
     """The word itself in a frame; its colour is a second cue."""
     return nodes.inline(text=verdict, classes=["attnorm-verdict", f"attnorm-verdict-{verdict}"])
