@@ -1,8 +1,8 @@
 """The claims register in the pages: two directives, ``claims.json``, warnings that stop a strict build.
 
-``{claims-register} PAPER`` shows every claim of one paper with its evidence; ``{claims-errata} PAPER`` those
-that do not hold as printed; ``{claims-summary}`` is the table for the landing page. All are filled after all notebooks have been read, and written anew in every
-build, since a change on any page may change them.
+``{claims-register} PAPER`` shows every claim of one paper with its evidence, ``{claims-errata} PAPER`` those
+that do not hold as printed; ``{claims-summary}`` is the table for the landing page. All are filled after all
+notebooks have been read, and written anew in every build, since a change on any page may change them.
 """
 
 from __future__ import annotations
