@@ -7,7 +7,7 @@ READY  := $(VENV)/.installed
 MODELS := $(VENV)/.fetched
 PY     := $(BIN)/python
 
-.PHONY: help book chapter serve notebooks screenshots gpt2-mini test browser lint format lock clean distclean
+.PHONY: help book chapter serve notebooks screenshots gpt2-mini test mutants browser lint format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -37,6 +37,9 @@ test: $(READY)  ## the test suite
 
 browser: $(READY)  ## the built pages in headless Chromium
 	@$(PY) -m pytest tests/browser
+
+mutants: $(READY)  ## wrong formulas on purpose: a test must notice each (minutes)
+	@$(PY) tests/mutants.py
 
 lint: $(READY)  ## style, format, citation file
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The claims register in the pages: two directives, ``claims.json``, warnings that stop a strict build.
+"""The claims register in the pages: three directives, ``claims.json``, warnings that stop a strict build.
 
 ``{claims-register} PAPER`` shows every claim of one paper with its evidence, ``{claims-errata} PAPER`` those
 that do not hold as printed; ``{claims-summary}`` is the table for the landing page. All are filled after all
