@@ -165,3 +165,12 @@ def test_bad_input_is_named(change, message):
     good = {"weights": [[1.0, 0.0], [0.5, 0.5]], "x": [[1.0], [2.0]], "set_size": 1}
     with pytest.raises((ValueError, TypeError), match=message):
         expected_distance(**{**good, **change})
+
+
+def test_the_gap_can_be_left_out():
+    rng = np.random.default_rng(5)
+    weights, x = softmax_rows(rng, (2, 9, 9), 2.0, True), rng.normal(size=(9, 3))
+    whole, lean = (expected_distance(weights, x, [1, 4], gap=gap) for gap in (True, False))
+    np.testing.assert_array_equal(lean.main, whole.main)
+    np.testing.assert_array_equal(lean.printed, whole.printed)
+    assert np.isnan(lean.gap_bound).all()

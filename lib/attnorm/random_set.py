@@ -61,7 +61,9 @@ class Expected:
         return self.main + self.gap_bound
 
 
-def expected_distance(weights, x, set_size: int | Sequence[int], *, causal: bool = True) -> Expected:
+def expected_distance(
+    weights, x, set_size: int | Sequence[int], *, causal: bool = True, gap: bool = True
+) -> Expected:
     """Bounds on the mean distance of a uniformly random set of N tokens, for every row.
 
     Parameters
@@ -74,6 +76,8 @@ def expected_distance(weights, x, set_size: int | Sequence[int], *, causal: bool
         N, or several of them, which share most of the work.
     causal : bool
         Row i sees tokens j <= i only, and L is their number. Else every row sees every token.
+    gap : bool
+        False leaves `gap_bound` out (NaN), and takes little more than half of the time.
 
     Returns
     -------
@@ -113,7 +117,8 @@ def expected_distance(weights, x, set_size: int | Sequence[int], *, causal: bool
     norms = np.empty((2, *heads.shape[:2]))
     for head, a in enumerate(heads):
         _check_rows(a, causal)
-        _one_head(a, x[head] if x.ndim == 3 else x, sizes, causal, terms[:, :, head], norms[:, head])
+        own = x[head] if x.ndim == 3 else x
+        _one_head(a, own, sizes, causal, gap, terms[:, :, head], norms[:, head])
     if weights.ndim == 2:
         terms, norms = terms[:, :, 0], norms[:, 0]
     if not several:
@@ -121,7 +126,7 @@ def expected_distance(weights, x, set_size: int | Sequence[int], *, causal: bool
     return Expected(tuple(sizes) if several else sizes[0], *terms, *norms)
 
 
-def _one_head(a, x, sizes, causal, terms, norms):
+def _one_head(a, x, sizes, causal, gap, terms, norms):
     """Fill `terms` (3, sizes, rows) and `norms` (2, rows) for one head."""
     output, squares = a @ x, np.einsum("ld,ld->l", x, x)
     for start in range(0, len(a), _BLOCK):
@@ -131,7 +136,7 @@ def _one_head(a, x, sizes, causal, terms, norms):
         block = _Block(a[rows, :seen], x[:seen], squares[:seen], output[rows], visible)
         norms[:, rows] = block.norms()
         for k, size in enumerate(sizes):
-            terms[:, k, rows] = block.terms(size)
+            terms[:, k, rows] = block.terms(size, gap)
 
 
 class _Block:
@@ -157,7 +162,7 @@ class _Block:
     def norms(self):
         return np.concatenate([np.sqrt(self.whole), self.mean_length], axis=1).T
 
-    def terms(self, size):
+    def terms(self, size, gap):
         """main, gap_bound and printed (3, rows) of one set size; NaN in rows that see too few tokens."""
         n = self.count
         c = size / np.maximum(n - 1, 1)
@@ -165,6 +170,14 @@ class _Block:
         main = self._total(
             self._root((1 + c) ** 2, self.square, -2 * c * (1 + c), self.along_y, c**2 * self.whole)
         )
+        upper = self._upper(size, c) if gap else np.full_like(main, np.nan)
+        printed = self._total(self._root(2 * c, self.slope, c**2, self.squares, self.from_output))
+        found = np.concatenate([main, np.maximum(upper - main, 0), printed], axis=1) * (1 - size / n)
+        return np.where((n > size) & (n > 1), found, np.nan).T
+
+    def _upper(self, size, c):
+        """The bound from above on the sum over the tokens, (rows, 1)."""
+        n = self.count
         # v_i = f [power - |y_i|^2 - |Y - y_i|^2 / (n - 1)], and m_i^2 + v_i is another such form
         f = np.where(n > 2, size * (1 - c) / np.maximum(n - 2, 1), 0.0)
         each = f / np.maximum(n - 1, 1)
@@ -174,10 +187,7 @@ class _Block:
         )
         straight = np.multiply(self.length, 1 - c, out=self.work[1])
         straight += c * self.mean_length
-        upper = self._total(np.minimum(spread, straight, out=spread))
-        printed = self._total(self._root(2 * c, self.slope, c**2, self.squares, self.from_output))
-        found = np.concatenate([main, np.maximum(upper - main, 0), printed], axis=1) * (1 - size / n)
-        return np.where((n > size) & (n > 1), found, np.nan).T
+        return self._total(np.minimum(spread, straight, out=spread))
 
     def _root(self, p, u, q, v, constant):
         """sqrt(p u + q v + constant), in the first array for work."""
