@@ -22,6 +22,14 @@ def finite_array(name, value, *, ndim=None):
     return array
 
 
+def not_negative(name, value, *, ndim=None):
+    """As `finite_array`, without negative entries."""
+    array = finite_array(name, value, ndim=ndim)
+    if array.min() < 0:
+        raise ValueError(f"{name} must not be negative; got {array.min():g}")
+    return array
+
+
 def tokens(name, value):
     """An array ``(..., n, d)`` of tokens, none of them the zero vector."""
     array = finite_array(name, value, ndim=2)
