@@ -584,5 +584,6 @@ def _level(z):
 def _sparse(rule, z):
     # The threshold lies at most 1 (sparsemax) or 2 (entmax-1.5) below the largest logit, so a logit 4 below
     # gets zero whatever it is; sums of squares then keep their digits, and no infinity enters them.
-    weights = rule((z - z.amax(dim=-1, keepdim=True)).clamp(min=-4.0), dim=-1)
+    # The largest 64 logits are sorted first, and all only in rows whose support is larger.
+    weights = rule((z - z.amax(dim=-1, keepdim=True)).clamp(min=-4.0), dim=-1, k=min(64, z.shape[-1]))
     return weights / weights.sum(dim=-1, keepdim=True)
