@@ -22,8 +22,9 @@ from attnorm.validate import finite_array, integer, number
 ROW_SUM_TOLERANCE = 1e-5
 # Rows are taken in blocks that fit a processor's cache.
 _BLOCK = 64
-# Relative accuracy of the root: the iteration gains more than that in its last step.
-_ROOT = 1e-13
+_NORM_BLOCK = 512
+# A step of the root finder squares the error, so after one that moves by less than this none is needed.
+_LAST_MOVE = 1e-8
 _MOST_STEPS = 100  # some five are needed
 # Below this a shift is applied through expm1, which keeps small differences; above it exp could overflow.
 _SMALL_SHIFT = 4.0
@@ -197,8 +198,8 @@ def jacobian_norms(weights, temperature: float = 1.0, *, alpha: float = 1.0) -> 
         raise ValueError(f"weights must have at least one row; got shape {weights.shape}")
     rows = weights.reshape(-1, weights.shape[-1])
     found = [
-        _norms(_rows("weights", _trimmed(rows[start : start + _BLOCK])), alpha)
-        for start in range(0, len(rows), _BLOCK)
+        _norms(_rows("weights", _trimmed(rows[start : start + _NORM_BLOCK])), alpha)
+        for start in range(0, len(rows), _NORM_BLOCK)
     ]
     *norms, support = (
         np.concatenate(parts).reshape(weights.shape[:-1]) for parts in zip(*found, strict=True)
@@ -416,36 +417,48 @@ def _norms(a, alpha):
 def _largest_eigenvalue(first, others, rest):
     """Largest eigenvalue of diag(p) - p p^T, for p of largest entry `first` (m,) and `others` (m, n)."""
     second = others.max(axis=-1)
-    gap = first - second
     found = np.where(rest > 0, first, 0.0)  # with a tie at the top the eigenvalue is the tied weight
-    open_ = np.flatnonzero((rest > 0) & (gap > _ROOT * first))
-    # x = second + y; the differences x - p_i are (second - p_i) + y, so they never cancel. At the root
-    # second / y is at most first / (gap - y), the sum of which it is a term, so y cannot be below this:
-    floor = second * gap / (first + second)
+    open_ = np.flatnonzero((rest > 0) & (first - second > 1e-15 * first))
+    # Entries so small against the eigenvalue change nothing. Rows that keep about as many go together.
+    count = (others > 1e-18 * (first * rest)[:, None]).sum(axis=-1)
+    falling = -np.sort(-others, axis=-1)
+    for group in np.array_split(open_[np.argsort(count[open_])], 1 + len(open_) // 32):
+        if len(group):
+            p = falling[group, : count[group].max()]
+            found[group] = _secular_root(first[group], p, rest[group])
+    return found
+
+
+def _secular_root(first, p, rest):
+    """Root x of sum p / (x - p) = first / (first - x) between the largest p (m, n) and `first` (m,)."""
+    second = p[:, 0]
+    gap = first - second
     lower = np.maximum(first * rest, second)
     upper = np.minimum(2 * first * rest, first)
+    # x = second + y; the differences x - p are d + y, so they never cancel. At the root second / y is at most
+    # first / (gap - y), the sum of which it is a term, so y cannot be below this:
+    floor = second * gap / (first + second)
     y = np.maximum((lower + upper) / 2 - second, floor)
+    d = second[:, None] - p
     for _ in range(_MOST_STEPS):
-        if not len(open_):
-            break
-        p, x = others[open_], second[open_] + y[open_]
-        reach = (second[open_, None] - p) + y[open_, None]
-        terms = p / reach
-        value = terms.sum(axis=-1)
-        terms /= reach
-        q = terms.sum(axis=-1) * y[open_] * y[open_]  # in this order the square cannot underflow
-        level = np.maximum(value - q / y[open_], 0.0)
+        reach = d + y[:, None]
+        # The terms p / reach of the sum, as level + q / y: same value and slope here. Quotients of at most 1
+        # are formed first, so that nothing under- or overflows in rows that are nearly one-hot.
+        share = d / reach
+        level = np.einsum("ri,ri->r", p / reach, share)
+        share = 1 - share
+        q = np.einsum("ri,ri->r", p, share * share)
         # level + q / y = first / (gap - y): a quadratic with one root between 0 and gap.
-        b = first[open_] + q - level * gap[open_]
-        root = np.sqrt(b**2 + 4 * level * q * gap[open_])
+        b = first + q - level * gap
+        root = np.sqrt(b**2 + 4 * level * q * gap)
         with np.errstate(divide="ignore", invalid="ignore"):
-            new = np.where(b > 0, 2 * q * gap[open_] / (b + root), (root - b) / (2 * level))
-        new = np.clip(new, floor[open_], gap[open_])
-        moved = np.abs(new - y[open_]) > _ROOT * x
-        y[open_] = new
-        found[open_] = second[open_] + new
-        open_ = open_[moved]
-    return found
+            new = np.where(b > 0, 2 * q * gap / (b + root), (root - b) / (2 * level))
+        new = np.clip(new, floor, gap)
+        moved = np.abs(new - y) > _LAST_MOVE * (second + y)
+        y = new
+        if not moved.any():
+            break
+    return second + y
 
 
 def _slopes(a, alpha):
