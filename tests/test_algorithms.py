@@ -267,7 +267,14 @@ def test_algorithm_5_is_the_probe_of_each_row(model, windows):
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_run_all_is_each_of_them(kind, windows):
     model = tiny(kind)
-    found = run_all(model, windows[:1], lengths=(16, LENGTH), share_top_ns=(2, 4), temperatures=(0.1, 1.0))
+    found = run_all(
+        model,
+        windows[:1],
+        lengths=(16, LENGTH),
+        share_top_ns=(2, 4),
+        temperatures=(0.1, 1.0),
+        rounds=8,
+    )
     one = algorithm_1(model, windows[:1], lengths=(16, LENGTH))
     three = algorithm_3(model, windows[:1], lengths=(16, LENGTH))
     four = algorithm_4(model, windows[:1], top_ns=(2, 4))

@@ -415,12 +415,15 @@ def run_all(
     share_top_ns=None,
     levels=LEVELS,
     formulas=FORMULAS,
-    rounds: int = _ROUNDS,
+    rounds: int = 0,
     temperatures=TEMPERATURES,
     steps=STEPS,
     seed: int = 0,
 ) -> Results:
     """Algorithms 1 to 5; one pass serves 1, 2, 4, 5 and the beginning of 3. Arguments as in each of them.
+
+    Without further `rounds`, algorithm 3 interpolates between the N of `grid`, which moves the first N by one
+    or by a few per cent on trained heads.
 
     Returns
     -------

@@ -406,15 +406,16 @@ def draw_atlas(atlas: Atlas, length: int):
     """
     import matplotlib.pyplot as plt
     from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.ticker import MaxNLocator
 
     if length not in atlas.lengths:
         raise ValueError(f"length must be one of {atlas.lengths}; got {length}")
     fig, axes = plt.subplots(2, 2, figsize=(7.2, 7.4), sharex=True, sharey=True)
     for ax, (key, title, unit, log) in zip(axes.flat, QUANTITIES, strict=True):
-        values = atlas.values[key]
-        norm = (LogNorm if log else Normalize)(values.min(), values.max())
+        shown = atlas.values[key][atlas.lengths.index(length)]
+        norm = (LogNorm if log else Normalize)(shown.min(), shown.max())
         image = ax.imshow(
-            values[atlas.lengths.index(length)],
+            shown,
             aspect="auto",
             cmap="cividis",
             norm=norm,
@@ -423,6 +424,8 @@ def draw_atlas(atlas: Atlas, length: int):
         ax.grid(False)
         ax.set_title(title, fontsize=11)
         fig.colorbar(image, ax=ax, label=unit)
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
     for ax in axes[1]:
         ax.set_xlabel("head")
     for ax in axes[:, 0]:
