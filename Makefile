@@ -6,8 +6,10 @@ BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY  := $(VENV)/.installed
 MODELS := $(VENV)/.fetched
 PY     := $(BIN)/python
+PEERS  := .venv-benchmarks
+PEERPY := $(PEERS)/$(notdir $(BIN))/python
 
-.PHONY: help book chapter serve notebooks screenshots gpt2-mini test mutants browser lint format lock clean distclean
+.PHONY: help book chapter serve notebooks screenshots gpt2-mini test mutants browser benchmark lint format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -41,6 +43,10 @@ browser: $(READY)  ## the built pages in headless Chromium
 mutants: $(READY)  ## wrong formulas on purpose: a test must notice each (minutes)
 	@$(PY) tests/mutants.py
 
+benchmark: $(PEERS)/.installed  ## time and memory next to named peers: make benchmark B=capture ARGS=--small
+	@for name in $(or $(B),dynamics capacity capture); do \
+	    PYTHONPATH=lib $(PEERPY) -m benchmarks.$$name $(ARGS) || exit 1; echo; done
+
 lint: $(READY)  ## style, format, citation file
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -50,20 +56,26 @@ format: $(READY)  ## apply style and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-lock: $(READY)  ## resolve the ranges of pyproject.toml again into requirements.lock
-	@$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --no-header \
-	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-annotate \
-	    --output-file requirements.lock pyproject.toml
-	@# a build label such as +cpu names a wheel that only one machine has
-	@$(PY) -c "import pathlib; lock = pathlib.Path('requirements.lock'); \
-	    pins = [line.split('+')[0] for line in lock.read_text().splitlines() if '==' in line]; \
-	    lock.write_text('\n'.join(['# Made by make lock from pyproject.toml.', *sorted(pins), '']))"
+# One name, then its sources: a build label such as +cpu names a wheel that only one machine has.
+PINS = import pathlib, sys; lock, *sources = sys.argv[1:]; file = pathlib.Path(lock); \
+    pins = [line.split('+')[0] for line in file.read_text().splitlines() if '==' in line]; \
+    file.write_text('\n'.join(['\# Made by make lock from ' + ' and '.join(sources) + '.', *sorted(pins), '']))
+RESOLVE = $(BIN)/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --no-header --no-annotate \
+    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock: $(READY)  ## resolve the ranges of pyproject.toml and of the benchmarks again into the two lock files
+	@$(RESOLVE) --all-extras --output-file requirements.lock pyproject.toml
+	@$(PY) -c "$(PINS)" requirements.lock pyproject.toml
+	@# the peers run with the versions that the book has
+	@$(RESOLVE) --constraint requirements.lock --output-file benchmarks/requirements.lock \
+	    pyproject.toml benchmarks/requirements.in
+	@$(PY) -c "$(PINS)" benchmarks/requirements.lock pyproject.toml benchmarks/requirements.in
 
 clean:  ## remove what was built, keep the environment
 	@rm -rf _build
 
 distclean: clean  ## remove the environment too
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) $(PEERS)
 
 # The environment is made again whenever the lock file or the package's own metadata is newer than it.
 $(READY): requirements.lock pyproject.toml
@@ -76,6 +88,13 @@ $(READY): requirements.lock pyproject.toml
 	@echo "installing what requirements.lock lists into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The book itself is read from lib; only what it needs and its peers are installed here.
+$(PEERS)/.installed: benchmarks/requirements.lock | $(READY)
+	@test -x $(PEERPY) || $(PY) -m venv $(PEERS)
+	@echo "installing what benchmarks/requirements.lock lists into $(PEERS)"
+	@$(PEERPY) -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.lock
 	@touch $@
 
 # Once, so that no chapter spends its time on a download; without a network the chapters take what is at hand.
