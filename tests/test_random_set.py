@@ -146,8 +146,8 @@ def test_torch_tensors_of_single_precision_are_taken():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weights": [0.5, 0.5]}, "dimensions"),
-        ({"weights": [[1.0]], "x": [[1.0]]}, "at least 2"),
+        ({"weights": [0.5, 0.5]}, "must have shape"),
+        ({"weights": [[1.0]], "x": [[1.0]]}, "at least two"),
         ({"weights": [[0.5, 0.4], [0.5, 0.5]], "causal": False}, "sum to 1"),
         ({"weights": [[1.5, -0.5], [0.5, 0.5]], "causal": False}, "negative"),
         ({"weights": [[0.5, 0.5], [0.5, 0.5]]}, "causal=False"),

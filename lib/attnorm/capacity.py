@@ -20,10 +20,9 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from attnorm.rows import attention_rows, check_heads, check_mask, check_tokens, plain
 from attnorm.validate import finite_array, integer
 
-#: A row may miss 1 by this much: a float32 softmax misses it by about 1e-6.
-ROW_SUM_TOLERANCE = 1e-5
 # |a x - s|^2 is made of inner products. Where it is this small against its terms, rounding would show
 # (1e-16 / 1e-4 is the relative error left elsewhere), and the vectors themselves are subtracted.
 _CANCELLED = 1e-4
@@ -161,7 +160,7 @@ def measure_each(weights, x, top_ns, *, causal: bool = True) -> list[Capacity]:
     >>> [float(each.distance[0]) for each in found]
     [1.0, 0.5]
     """
-    weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
+    weights, x = _weights(weights, causal), finite_array("x", plain(x), ndim=2)
     top_ns = [_top_n(top_n, weights) for top_n in top_ns]
     if not top_ns:
         raise ValueError("top_ns must name at least one N")
@@ -201,7 +200,7 @@ def distances(weights, x, top_ns, *, causal: bool = True, rows: int | None = Non
     >>> distances([[0.5, 0.3, 0.2]], [[1.0], [0.0], [0.0]], [1, 2], causal=False).tolist()
     [[1.0], [0.5]]
     """
-    weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
+    weights, x = _weights(weights, causal), finite_array("x", plain(x), ndim=2)
     rows = weights.shape[-2] if rows is None else integer("rows", rows, low=2 if causal else 1)
     if rows > weights.shape[-2]:
         raise ValueError(f"rows must be at most {weights.shape[-2]}; got {rows}")
@@ -288,7 +287,7 @@ def distance(weights, x, selected, *, causal: bool = True) -> np.ndarray:
     >>> float(distance([[0.25, 0.75]], [[1.0], [1.0]], [[True, False]], causal=False)[0])
     0.5
     """
-    weights, x = _weights(weights, causal), finite_array("x", _plain(x), ndim=2)
+    weights, x = _weights(weights, causal), finite_array("x", plain(x), ndim=2)
     selected = np.asarray(selected)
     if selected.dtype != bool or selected.shape != weights.shape:
         raise ValueError(
@@ -484,11 +483,8 @@ def _each_head(weights, x, causal, work):
 
 def _heads(weights, x, causal):
     """Each head's checked weights and its tokens; tokens that heads share are prepared once."""
-    heads, length = (weights.shape[0] if weights.ndim == 3 else 1), weights.shape[-1]
-    allowed = [(length,)] if weights.ndim == 2 else [(length,), (heads, length)]
-    if x.shape[:-1] not in allowed:
-        shapes = " or ".join(f"({', '.join(map(str, shape))}, d)" for shape in allowed)
-        raise ValueError(f"x must have shape {shapes} for weights of shape {weights.shape}; got {x.shape}")
+    heads = weights.shape[0] if weights.ndim == 3 else 1
+    check_tokens(x, weights)
     tokens = None
     for head in range(heads):
         own = x[head] if x.ndim == 3 else x
@@ -507,33 +503,16 @@ def _gather(heads, weights):
 
 
 def _weights(weights, causal):
-    weights = np.asarray(_plain(weights))
-    if (
-        weights.ndim not in (2, 3)
-        or 0 in weights.shape
-        or (causal and weights.shape[-2] != weights.shape[-1])
-    ):
-        raise ValueError(f"weights must have shape (L, L) or (H, L, L); got {weights.shape}")
-    if weights.shape[-1] < 2:
-        raise ValueError(
-            f"weights must be over at least two tokens, or nothing can be excluded; got shape {weights.shape}"
-        )
+    weights = plain(weights)
+    check_heads(weights, causal)
     return weights
 
 
 def _checked(a, causal):
-    """One head's weights in float64, if its rows are distributions."""
-    a = finite_array("weights", a)
-    if a.min() < 0:
-        raise ValueError(f"weights must not be negative; got {a.min():g}")
-    miss = np.abs(a.sum(axis=-1) - 1).max()
-    if miss > ROW_SUM_TOLERANCE:
-        raise ValueError(f"rows of weights must sum to 1; one misses it by {miss:g}")
-    for block in _blocks(a, causal):
-        if (block.weights * ~block.visible).any() or a[block.rows, block.seen :].any():
-            raise ValueError(
-                "weights must be zero for j > i; pass causal=False if every row sees every token"
-            )
+    """One head's weights in float64, if its rows are distributions over what they see."""
+    a = attention_rows(a)
+    if causal:
+        check_mask(a)
     return a
 
 
@@ -542,11 +521,3 @@ def _top_n(top_n, weights):
     if top_n > weights.shape[-1]:
         raise ValueError(f"top_n must be at most the number of tokens, {weights.shape[-1]}; got {top_n}")
     return top_n
-
-
-def _plain(values):
-    """A torch tensor, of any floating-point type and on any device, as a numpy array."""
-    if not hasattr(values, "detach"):
-        return values
-    values = values.detach().cpu()
-    return (values if values.dtype.itemsize >= 4 else values.float()).numpy()  # numpy has no bfloat16

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit
 
 from attnorm.atlas import row_entropy
-from attnorm.capacity import ROW_SUM_TOLERANCE
+from attnorm.rows import attention_rows
 from attnorm.validate import finite_array, number
 
 
@@ -39,7 +39,7 @@ def effective_number(weights) -> np.ndarray:
     >>> effective_number([[0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]]).tolist()
     [4.0, 1.0]
     """
-    return np.exp(row_entropy(_rows(weights)))
+    return np.exp(row_entropy(attention_rows(weights)))
 
 
 def tokens_for_share(weights, share: float = 0.9) -> np.ndarray:
@@ -67,7 +67,7 @@ def tokens_for_share(weights, share: float = 0.9) -> np.ndarray:
     array(3)
     """
     share = number("share", share, above=0.0, high=1.0)
-    a = _rows(weights)
+    a = attention_rows(weights)
     held = np.cumsum(np.sort(a, axis=-1)[..., ::-1], axis=-1)
     # A row sums to 1 only up to rounding: count the share of what it holds.
     return np.asarray((held < share * (1 - 1e-12) * held[..., -1:]).sum(axis=-1) + 1)
@@ -166,13 +166,3 @@ def growth(lengths, values) -> PowerLaw:
     residual = y - mean[..., None] - exponent[..., None] * centred
     error = np.sqrt((residual**2).sum(axis=-1) / (len(x) - 2) / (centred @ centred))
     return PowerLaw(exponent, np.exp(mean - exponent * x.mean()), error)
-
-
-def _rows(weights):
-    a = finite_array("weights", weights, ndim=1)
-    if a.min() < 0:
-        raise ValueError(f"weights must not be negative; got {a.min():g}")
-    miss = np.abs(a.sum(axis=-1) - 1).max()
-    if miss > ROW_SUM_TOLERANCE:
-        raise ValueError(f"rows of weights must sum to 1; one misses it by {miss:g}")
-    return a

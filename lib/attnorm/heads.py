@@ -238,7 +238,7 @@ def _hand_over(seen, index, projections, visit):
         projected = [seen.pop(name)[0] for name in projections]
         if len(projected) == 1:  # queries, keys and values side by side
             projected = projected[0].chunk(3, dim=-1)
-        query, key, value = (_by_head(x, weights.shape[1], attention.head_dim) for x in projected)
+        query, key, value = (by_head(x, weights.shape[1], attention.head_dim) for x in projected)
         visit(
             Layer(
                 index,
@@ -255,7 +255,7 @@ def _hand_over(seen, index, projections, visit):
     return hook
 
 
-def _by_head(projected, heads, head_dim):
+def by_head(projected, heads, head_dim):
     """(L, groups * head_dim) to (heads, L, head_dim); a group is shared by consecutive heads."""
     grouped = projected.unflatten(-1, (-1, head_dim)).transpose(0, 1)
     return grouped.repeat_interleave(heads // grouped.shape[0], dim=0)

@@ -130,7 +130,7 @@ def resolve_model(name: str = "auto") -> tuple[str, str]:
 
 
 def available_fingerprint() -> str:
-    """Which model and text ``"auto"`` would load now, and what `pretrained` finds, with versions, in one line.
+    """Which model and text ``"auto"`` would load now, what `pretrained` finds, and versions, in one line.
 
     Downloads nothing, and names the same model and text before and after a download.
     A closed network costs at most 3 seconds, once a process.

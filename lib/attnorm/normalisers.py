@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from attnorm import validate
-from attnorm.heads import _by_head, attention_blocks
+from attnorm.heads import attention_blocks, by_head
+from attnorm.rows import plain
 
 #: Scaling parameter of Scalable-Softmax in the figures of its paper; there it is learned, head by head.
 SSMAX_S = 0.43
@@ -344,9 +345,7 @@ def distributions(weights):
     >>> rows.tolist(), sums.tolist()
     ([[0.25, 0.75], [1.0, 0.0]], [4.0, 0.0])
     """
-    rows = np.array(validate.finite_array("weights", _plain(weights), ndim=1))
-    if rows.min() < 0:
-        raise ValueError(f"weights must not be negative; got {rows.min():g}")
+    rows = np.array(validate.not_negative("weights", plain(weights), ndim=1))
     sums = rows.sum(axis=-1)
     rows[..., 0] += sums == 0
     return rows / np.where(sums == 0, 1.0, sums)[..., None], sums
@@ -383,9 +382,9 @@ def jacobian_norm(rule, logits, visible=None, *, steps: int = 60) -> np.ndarray:
     from attnorm.sensitivity import jacobian_norms
 
     rule, steps = get_normaliser(rule), validate.integer("steps", steps, low=1)
-    weights = _plain(rule(logits, visible))
-    z = np.broadcast_to(_plain(logits), weights.shape)
-    seen = np.broadcast_to(True if visible is None else _plain(visible).astype(bool), weights.shape)
+    weights = plain(rule(logits, visible))
+    z = np.broadcast_to(plain(logits), weights.shape)
+    seen = np.broadcast_to(True if visible is None else plain(visible).astype(bool), weights.shape)
     count = seen.sum(axis=-1)
     alphas = {"softmax": 1.0, "scalable-softmax": 1.0, "entmax-1.5": 1.5, "sparsemax": 2.0}
     if rule.name in alphas:
@@ -520,7 +519,7 @@ def _average(model, rule, index, seen, projections):
         parts = parts[0].chunk(3, dim=-1) if len(parts) == 1 else parts
         heads = model.config.num_attention_heads
         width = given.shape[-1] // heads
-        query, key, value = (_by_head(part, heads, width) for part in parts)
+        query, key, value = (by_head(part, heads, width) for part in parts)
         layer = SimpleNamespace(index=index, query=query, key=key, hidden=given[0])
         weights = rule(head_logits(model, layer), causal(given.shape[1])).to(given.dtype)
         return ((weights @ value).transpose(0, 1).reshape(given.shape),)
@@ -566,10 +565,6 @@ def _tensor(values):
     import torch
 
     return values if hasattr(values, "detach") else torch.from_numpy(np.array(values))
-
-
-def _plain(values):
-    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def _softmax(z):

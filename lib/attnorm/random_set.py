@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnorm.capacity import ROW_SUM_TOLERANCE
+from attnorm.rows import attention_rows, check_heads, check_mask, check_tokens, plain
 from attnorm.validate import finite_array, integer
 
 _BLOCK = 64  # rows: a block's arrays fit a processor's cache
@@ -105,8 +105,9 @@ def expected_distance(
     >>> float(found.main[0]), float(found.gap_bound[0])
     (0.5, 0.0)
     """
-    weights, x = _double("weights", weights), _double("x", x)
-    _check_shapes(weights, x, causal)
+    weights, x = plain(weights), finite_array("x", plain(x), ndim=2)
+    check_heads(weights, causal)
+    check_tokens(x, weights)
     several = np.ndim(set_size) > 0
     sizes = [integer("set_size", size, low=1) for size in (set_size if several else [set_size])]
     if not sizes or max(sizes) >= weights.shape[-1]:
@@ -116,7 +117,9 @@ def expected_distance(
     terms = np.empty((3, len(sizes), *heads.shape[:2]))
     norms = np.empty((2, *heads.shape[:2]))
     for head, a in enumerate(heads):
-        _check_rows(a, causal)
+        a = attention_rows(a)
+        if causal:
+            check_mask(a)
         own = x[head] if x.ndim == 3 else x
         _one_head(a, own, sizes, causal, gap, terms[:, :, head], norms[:, head])
     if weights.ndim == 2:
@@ -200,31 +203,3 @@ class _Block:
     def _total(self, values):
         values[:, self.hidden_from :] *= self.mask
         return values.sum(axis=1, keepdims=True)
-
-
-def _double(name, value):
-    """A finite float64 array, also from a torch tensor of any floating-point type."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().double().numpy()
-    return finite_array(name, value, ndim=2)
-
-
-def _check_shapes(weights, x, causal):
-    rows, length = weights.shape[-2:]
-    if weights.ndim > 3 or length < 2 or (causal and rows != length):
-        raise ValueError(
-            f"weights must have shape (L, L) or (H, L, L), with L at least 2; got {weights.shape}"
-        )
-    allowed = [(length,), (*weights.shape[:-2], length)]
-    if x.shape[:-1] not in allowed:
-        raise ValueError(f"x must have shape {allowed[0]} or {allowed[1]} and one more axis; got {x.shape}")
-
-
-def _check_rows(a, causal):
-    if a.min() < 0:
-        raise ValueError(f"weights must not be negative; got {a.min():g}")
-    miss = np.abs(a.sum(axis=-1) - 1).max()
-    if miss > ROW_SUM_TOLERANCE:
-        raise ValueError(f"rows of weights must sum to 1; one misses it by {miss:g}")
-    if causal and np.triu(a, 1).any():
-        raise ValueError("weights must be zero for j > i; pass causal=False if every row sees every token")

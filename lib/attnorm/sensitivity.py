@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import sympy as sp
 
+from attnorm.rows import attention_rows, plain
 from attnorm.validate import finite_array, integer, number
 
-#: A row may miss 1 by this much: a float32 softmax misses it by about 1e-6.
-ROW_SUM_TOLERANCE = 1e-5
 # Rows are taken in blocks that fit a processor's cache.
 _BLOCK = 64
 _NORM_BLOCK = 512
@@ -125,7 +124,7 @@ def entmax_jacobian(weights, alpha: float, temperature: float = 1.0) -> np.ndarr
     [[0.5, -0.5, 0.0], [-0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
     temperature = number("temperature", temperature, above=0)
-    s = _slopes(_rows("weights", weights), number("alpha", alpha, low=1, high=2))
+    s = _slopes(_rows(weights), number("alpha", alpha, low=1, high=2))
     outer = s[..., :, None] * (s / s.sum(axis=-1, keepdims=True))[..., None, :]
     return (s[..., :, None] * np.eye(s.shape[-1]) - outer) / temperature
 
@@ -193,12 +192,12 @@ def jacobian_norms(weights, temperature: float = 1.0, *, alpha: float = 1.0) -> 
     """
     temperature = number("temperature", temperature, above=0)
     alpha = number("alpha", alpha, low=1, high=2)
-    weights = _plain(weights)
+    weights = plain(weights)
     if weights.ndim < 1 or weights.size == 0:
         raise ValueError(f"weights must have at least one row; got shape {weights.shape}")
     rows = weights.reshape(-1, weights.shape[-1])
     found = [
-        _norms(_rows("weights", _trimmed(rows[start : start + _NORM_BLOCK])), alpha)
+        _norms(_rows(_trimmed(rows[start : start + _NORM_BLOCK])), alpha)
         for start in range(0, len(rows), _NORM_BLOCK)
     ]
     *norms, support = (
@@ -240,7 +239,7 @@ def temper(logits, temperature: float) -> np.ndarray:
     [0.5, 0.5, 0.0]
     """
     temperature = number("temperature", temperature, above=0)
-    logits = np.asarray(_plain(logits), dtype=np.float64)
+    logits = np.asarray(plain(logits), dtype=np.float64)
     weights = np.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     return weights / weights.sum(axis=-1, keepdims=True)
 
@@ -253,7 +252,7 @@ def top_gap(logits) -> np.ndarray:
     >>> float(top_gap([0.25, 3.0, 1.0]))
     2.0
     """
-    logits = np.asarray(_plain(logits), dtype=np.float64)
+    logits = np.asarray(plain(logits), dtype=np.float64)
     if logits.shape[-1] < 2:
         return np.full(logits.shape[:-1], np.inf)
     second, first = np.moveaxis(np.partition(logits, (-2, -1), axis=-1)[..., -2:], -1, 0)
@@ -483,23 +482,13 @@ def _values_and_slopes(F, logits):
     return values, slopes
 
 
-def _rows(name, weights):
+def _rows(weights):
     """Rows of weights as float64, summing to one exactly."""
-    a = finite_array(name, _plain(weights), ndim=1)
-    if (a < 0).any():
-        raise ValueError(f"{name} must not be negative; got {a.min():g}")
-    sums = a.sum(axis=-1, keepdims=True)
-    if not (np.abs(sums - 1) <= ROW_SUM_TOLERANCE).all():
-        worst = sums.flat[np.abs(sums - 1).argmax()]
-        raise ValueError(f"each row of {name} must sum to 1; one sums to {worst:g}")
-    return a / sums
+    a = attention_rows(weights)
+    return a / a.sum(axis=-1, keepdims=True)
 
 
 def _trimmed(rows):
     """Without the columns at the end that are zero in all of `rows`: with a causal mask half of the work."""
     used = np.flatnonzero((rows != 0).any(axis=0))
     return rows[:, : max(used[-1] + 1 if len(used) else 1, 1)]
-
-
-def _plain(array):
-    return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)

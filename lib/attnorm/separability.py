@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from attnorm.rows import check_tokens, plain
 from attnorm.validate import finite_array, integer, not_negative
 
 # Squared distances closer than this to r^2, relatively, are ties, as in `attnorm.capacity`. The second number
@@ -389,7 +390,7 @@ def _joined(found, a):
 
 def checked(weights, x, selected, causal):
     """Weights and selection as (H, R, L), tokens as (1 or H, L, d), if they fit; errors as in `measure`."""
-    a, x = not_negative("weights", _plain(weights), ndim=2), finite_array("x", _plain(x), ndim=2)
+    a, x = not_negative("weights", plain(weights), ndim=2), finite_array("x", plain(x), ndim=2)
     selected = np.asarray(selected)
     if a.ndim > 3 or (causal and a.shape[-1] != a.shape[-2]):
         raise ValueError(f"weights must have shape (L, L) or (H, L, L); got {a.shape}")
@@ -398,10 +399,7 @@ def checked(weights, x, selected, causal):
             f"selected must be boolean, of the shape of weights {a.shape}; "
             f"got {selected.dtype} of shape {selected.shape}"
         )
-    allowed = [(a.shape[-1],)] + ([a.shape[:1] + a.shape[-1:]] if a.ndim == 3 else [])
-    if x.shape[:-1] not in allowed:
-        shapes = " or ".join(f"({', '.join(map(str, shape))}, d)" for shape in allowed)
-        raise ValueError(f"x must have shape {shapes} for weights of shape {a.shape}; got {x.shape}")
+    check_tokens(x, a)
     if causal and selected[..., ~np.tri(*a.shape[-2:], dtype=bool)].any():
         raise ValueError("selected must hold only tokens that the row sees: j <= i with causal=True")
     return (
@@ -409,8 +407,3 @@ def checked(weights, x, selected, causal):
         x.reshape(-1, *x.shape[-2:]),
         selected.reshape(-1, *a.shape[-2:]),
     )
-
-
-def _plain(values):
-    """A torch tensor, of any floating-point type and on any device, as a numpy array."""
-    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else values
