@@ -239,18 +239,18 @@ _TEMPLATE = """
     find(".bar").style.background = "linear-gradient(90deg," + data.colours.join(",") + ")";
     words.textContent = say(layer, head) + "; L = " + lengths[k] + ", N = " + data.models[m].topN +
       " for the share";
-    const X = (at) => 40 + (260 * at) / Math.max(1, lengths.length - 1);
+    const X = (at) => 58 + (246 * at) / Math.max(1, lengths.length - 1);
     const Y = (v) => 100 - 85 * place(v, low, high), end = lengths.length - 1;
     const points = lengths.map((_, at) => [X(at), Y(value(one.key, at, layer, head))]);
     const text = (x, y, t, anchor) => '<text x="' + x + '" y="' + y + '" font-size="11" text-anchor="' +
       anchor + '" fill="currentColor">' + t + "</text>";
-    curve.innerHTML = '<path d="M40 12V100H304" fill="none" stroke="currentColor"/>' +
+    curve.innerHTML = '<path d="M58 12V100H310" fill="none" stroke="currentColor"/>' +
       '<polyline fill="none" stroke="#0072b2" stroke-width="2" points="' + points.join(" ") + '"/>' +
       points.map((p, at) => '<circle cx="' + p[0] + '" cy="' + p[1] + '" r="' + (at === k ? 5 : 2.5) +
         '" fill="' + (at === k ? "#d55e00" : "#0072b2") + '"/>').join("") +
-      text(36, 103, number(low), "end") + text(36, 18, number(high), "end") +
+      text(53, 103, number(low), "end") + text(53, 18, number(high), "end") +
       text(X(0), 114, lengths[0], "middle") + text(X(end), 114, lengths[end], "middle") +
-      text(170, 127, "window length L: " + one.name + (one.unit ? ", " + one.unit : ""), "middle");
+      text(181, 127, "window length L: " + one.name + (one.unit ? ", " + one.unit : ""), "middle");
   }
   function choose(i, j, focused) {
     if (i === layer && j === head && focused) return;
