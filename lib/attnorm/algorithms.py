@@ -9,7 +9,6 @@ tokens is over the rows that leave at least one token out, N < n <= L.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,6 +16,7 @@ from scipy.interpolate import PchipInterpolator
 
 from attnorm import capacity, sensitivity
 from attnorm.heads import TOKENS, each_layer
+from attnorm.parallel import each
 from attnorm.random_set import expected_distance
 from attnorm.samples import ks_critical, ks_statistic, tost
 from attnorm.separability import measure as measure_set
@@ -582,20 +582,13 @@ class _Rows:
                 found = expected_distance(a[head], x[head] if x.ndim == 3 else x, missing, gap=False)
                 return np.stack([found.main, found.printed], axis=1)
 
-            found = np.stack(_each(one, len(a)), axis=2)
+            found = np.stack(each(one, range(len(a))), axis=2)
             self._expected.update(zip(missing, found, strict=True))
         return [self._expected[n][..., :rows] for n in sizes]
 
     @staticmethod
     def _short(known, n, rows):
         return n not in known or known[n].shape[-1] < rows
-
-
-def _each(work, count):
-    import torch
-
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        return list(threads.map(work, range(count)))
 
 
 def _means_of(rows, top_ns, lengths):
@@ -654,9 +647,9 @@ def _probe_of(layer, temperatures, steps, seed):
     logits = sensitivity.logits_of(layer.weights.detach().cpu())
     if str(logits.dtype) not in ("torch.float32", "torch.float64"):
         logits = logits.float()
-    found = _each(
+    found = each(
         lambda head: sensitivity.probe(logits[head], temperatures, steps, seed=seed + layer.index),
-        len(logits),
+        range(len(logits)),
     )
     return np.stack([each.mean(axis=-1) for each in found], axis=-1)
 

@@ -12,14 +12,13 @@ The rows of a head are done together, by matrix products in float64.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
+from attnorm.parallel import each
 from attnorm.rows import attention_rows, check_heads, check_mask, check_tokens, plain
 from attnorm.validate import finite_array, integer
 
@@ -166,8 +165,11 @@ def measure_each(weights, x, top_ns, *, causal: bool = True) -> list[Capacity]:
         raise ValueError("top_ns must name at least one N")
 
     def rows_of(a, tokens):
-        blocks = list(_blocks(a, causal))
-        return [[_rows(block, tokens, _largest(block, top_n), top_n) for block in blocks] for top_n in top_ns]
+        by_block = [
+            [_rows(block, tokens, _largest(block, top_n), top_n) for top_n in top_ns]
+            for block in _blocks(a, causal)
+        ]
+        return list(zip(*by_block, strict=True))
 
     heads = _each_head(weights, x, causal, rows_of)
     return [Capacity(top_n, *_gather([head[k] for head in heads], weights)) for k, top_n in enumerate(top_ns)]
@@ -218,19 +220,18 @@ def distances(weights, x, top_ns, *, causal: bool = True, rows: int | None = Non
         for block in _blocks(a, causal):
             near, close = vectors[: block.seen], squares[: block.seen]
             shrunk = block.weights.astype(np.float32)
-            lengths = shrunk**2 * close
+            lengths, twice = shrunk**2 * close, -2 * shrunk
             for k, top_n in enumerate(top_ns):
                 chosen = _largest(block, top_n)
-                s = np.where(chosen, shrunk, 0) @ near
+                s = (shrunk * chosen) @ near
                 square = s @ near.T
-                square *= -2 * shrunk
+                square *= twice
                 square += lengths
                 square += np.einsum("md,md->m", s, s)[:, None]
-                square[chosen | ~block.visible] = 0
                 # Rounding can leave a square that should vanish a little below zero.
-                total = np.sqrt(np.maximum(square, 0, out=square), out=square).sum(axis=1)
-                enough = block.visible.sum(axis=1) >= top_n
-                found[k, block.rows] = np.where(enough, total, np.nan)
+                np.sqrt(np.maximum(square, 0, out=square), out=square)
+                square *= block.visible & ~chosen
+                found[k, block.rows] = np.where(block.count >= top_n, square.sum(axis=1), np.nan)
         return found
 
     found = np.stack(_each_head(weights, x, causal, rows_of), axis=1)
@@ -337,6 +338,20 @@ class _Block:
     weights: np.ndarray
     visible: np.ndarray
 
+    @cached_property
+    def count(self):
+        """Tokens that each row sees."""
+        return self.visible.sum(axis=1)
+
+    @cached_property
+    def seen_weights(self):
+        return np.where(self.visible, self.weights, -1.0)
+
+    @cached_property
+    def ranked(self):
+        """The weights of each row in rising order, behind as many -1 as there are tokens that it misses."""
+        return np.sort(self.seen_weights, axis=1)
+
 
 def _blocks(a, causal):
     for start in range(0, len(a), _BLOCK):
@@ -414,15 +429,14 @@ def _rows(block, tokens, selected, top_n):
     bound = rest * tokens.widest(block, places, excluded) + longest * (mass * count - rest)
     found = (
         count,
-        (np.sqrt(squares) * excluded).sum(axis=1),
+        (np.sqrt(squares, out=squares) * excluded).sum(axis=1),
         bound,
         np.bincount(separable, minlength=len(a)) / top_n,
         mass,
         np.sqrt(s_squared),
         excluded_length,
     )
-    enough = block.visible.sum(axis=1) >= top_n
-    return [np.where(enough, value, np.nan) for value in found]
+    return [np.where(block.count >= top_n, value, np.nan) for value in found]
 
 
 def _squared_distances(block, tokens, places):
@@ -436,10 +450,14 @@ def _squared_distances(block, tokens, places):
     # <x_i, s>, by the cheaper of two ways: a sparse product costs some sixteen times as much a number.
     few = 16 * len(rows) < x.shape[1] * len(a)
     inner = chosen @ tokens.gram[: block.seen, : block.seen] if few else s @ x.T
-    lengths = a**2 * tokens.squares[: block.seen]
+    lengths = a * a
+    lengths *= tokens.squares[: block.seen]
     lengths += s_squared[:, None]
-    squares = lengths - 2 * a * inner
-    m, i = _places(squares < _CANCELLED * lengths)
+    inner *= a
+    inner *= 2
+    squares = np.subtract(lengths, inner, out=inner)
+    lengths *= _CANCELLED
+    m, i = _places(squares < lengths)
     _subtract(squares, (m, i), lambda part: a[m[part], i[part], None] * x[i[part]] - s[m[part]], x.shape[1])
     return squares, s_squared
 
@@ -454,10 +472,8 @@ def _subtract(squares, entries, difference, d):
 def _largest(block, top_n):
     if top_n > block.seen:
         return np.zeros(block.visible.shape, dtype=bool)
-    seen = np.where(block.visible, block.weights, -1.0)
-    place = block.seen - top_n
-    threshold = np.partition(seen, place, axis=1)[:, place, None]
-    selected = (seen >= threshold) & (block.visible.sum(axis=1, keepdims=True) >= top_n)
+    seen, threshold = block.seen_weights, block.ranked[:, block.seen - top_n, None]
+    selected = (seen >= threshold) & (block.count >= top_n)[:, None]
     crowded = np.flatnonzero(selected.sum(axis=1) > top_n)
     if len(crowded):
         above = seen[crowded] > threshold[crowded]
@@ -473,12 +489,8 @@ def _places(mask):
 
 
 def _each_head(weights, x, causal, work):
-    """``work(weights of a head, its tokens)`` of every head, in order, on torch's number of threads."""
-    import torch
-
-    # Threads of BLAS under threads of ours wait for one another, and that costs several times the work.
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        return list(threads.map(lambda head: work(*head), _heads(weights, x, causal)))
+    """``work(weights of a head, its tokens)`` of every head, in order."""
+    return each(lambda head: work(*head), _heads(weights, x, causal))
 
 
 def _heads(weights, x, causal):
