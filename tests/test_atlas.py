@@ -16,10 +16,10 @@ from attnorm.atlas import (
     atlas_html,
     draw_atlas,
     measure_atlas,
-    row_entropy,
     show_atlas,
 )
 from attnorm.book import foreign, gates
+from attnorm.concentration import row_entropy
 from attnorm.heads import each_layer
 from tiny_models import tiny
 

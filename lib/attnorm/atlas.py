@@ -16,6 +16,7 @@ import numpy as np
 
 from attnorm import capacity, kernel
 from attnorm.algorithms import row_means
+from attnorm.concentration import row_entropy
 from attnorm.heads import each_layer
 from attnorm.validate import finite_array, integer
 
@@ -94,28 +95,6 @@ def measure_atlas(
     # (layers, quantities, heads, lengths)
     by_name = {key: found[:, q].transpose(2, 0, 1) for q, (key, *_) in enumerate(QUANTITIES)}
     return Atlas(title, lengths, top_n, by_name)
-
-
-def row_entropy(weights) -> np.ndarray:
-    """``-sum_i a_i log a_i`` of every row, in nats; a weight of zero adds nothing.
-
-    Parameters
-    ----------
-    weights : array or tensor (..., L)
-
-    Returns
-    -------
-    array (...)
-
-    Examples
-    --------
-    >>> row_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(4).tolist()
-    [0.6931, 0.0]
-    """
-    import torch
-
-    weights = torch.as_tensor(weights).detach().double()
-    return -torch.special.xlogy(weights, weights).sum(dim=-1).cpu().numpy() + 0.0
 
 
 _TEMPLATE = """

@@ -12,9 +12,30 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from attnorm.atlas import row_entropy
 from attnorm.rows import attention_rows
 from attnorm.validate import finite_array, number
+
+
+def row_entropy(weights) -> np.ndarray:
+    """``-sum_i a_i log a_i`` of every row, in nats; a weight of zero adds nothing.
+
+    Parameters
+    ----------
+    weights : array or tensor (..., L)
+
+    Returns
+    -------
+    array (...)
+
+    Examples
+    --------
+    >>> row_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(4).tolist()
+    [0.6931, 0.0]
+    """
+    import torch
+
+    weights = torch.as_tensor(weights).detach().double()
+    return -torch.special.xlogy(weights, weights).sum(dim=-1).cpu().numpy() + 0.0
 
 
 def effective_number(weights) -> np.ndarray:
