@@ -354,5 +354,6 @@ def test_patterns_of_hand_made_weights():
 
 
 def test_patterns_refuse_what_is_no_stack_of_windows():
-    with pytest.raises(ValueError, match=r"windows must have shape \(count, L\)"):
-        patterns(new_model(SMALL), torch.arange(8))
+    for wrong in (torch.arange(8), [[1, 2, 3, 4]]):
+        with pytest.raises(ValueError, match=r"windows must be a tensor of shape \(count, L\)"):
+            patterns(new_model(SMALL), wrong)
