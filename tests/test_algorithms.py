@@ -307,7 +307,17 @@ def test_bad_arguments_are_named(model, windows, options, message):
         algorithm_1(model, windows[:1], **options)
 
 
+def test_windows_that_are_none_are_named(model):
+    for wrong in ([[1, 2, 3]], torch.zeros(0, 8, dtype=torch.long)):
+        with pytest.raises(ValueError, match="windows must be a tensor of shape"):
+            algorithm_2(model, wrong)
+
+
 def test_bad_choices_are_named(model, windows):
+    with pytest.raises(ValueError, match="at least one N"):
+        algorithm_2(model, windows, top_ns=[])
+    with pytest.raises(ValueError, match="at least one length"):
+        algorithm_1(model, windows, lengths=[])
     with pytest.raises(ValueError, match="control"):
         algorithm_4(model, windows[:1], control="twin")
     with pytest.raises(ValueError, match="random set"):

@@ -163,6 +163,17 @@ def test_distances_in_single_precision_agree_with_double(causal, sharpness):
     np.testing.assert_allclose(shorter, found[..., :90], rtol=1e-6)
 
 
+@pytest.mark.parametrize("apart", [1e-2, 1e-4, 0.0])
+def test_distances_of_tokens_that_are_almost_alike_keep_their_digits(apart):
+    """With one selected token of a flat row, all that is left of each distance is a small difference."""
+    rng = np.random.default_rng(3)
+    weights = np.tri(64) / np.arange(1, 65)[:, None]
+    x = 3 * rng.normal(size=32) + apart * rng.normal(size=(64, 32))
+    exact = measure(weights, x, 1).distance
+    # Single precision sees tokens of length about 17 up to 1e-6.
+    np.testing.assert_allclose(distances(weights, x, [1])[0], exact, rtol=1e-5, atol=1e-5)
+
+
 def test_no_n_and_too_many_rows_are_refused():
     with pytest.raises(ValueError, match="at least one N"):
         measure_each(GOOD, X, [])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnorm.concentration import effective_number, growth, tokens_for_share, weight_bounds
+from attnorm.concentration import effective_number, growth, row_entropy, tokens_for_share, weight_bounds
 
 LENGTHS = 2, 3, 17, 1000
 
@@ -149,3 +149,8 @@ def test_growth_agrees_with_polyfit():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_entropy_of_negative_weights_is_refused():
+    with pytest.raises(ValueError, match="must not be negative"):
+        row_entropy([[-1.0, 2.0]])

@@ -231,3 +231,20 @@ ROW, X, SET = [[0.5, 0.5]], [[1.0], [2.0]], [[True, False]]
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_sides_of_rows_that_leave_nothing_out_are_nan():
+    weights, x = np.full((1, 3), 1 / 3), np.eye(3)
+    found = theorem_two.rows_of_heads(weights, x, 3, causal=False)
+    assert np.isnan([found.share, found.lower, found.upper, found.radius]).all()
+
+
+def test_weights_on_the_future_are_refused():
+    weights = np.full((2, 2), 0.5)
+    with pytest.raises(ValueError, match="causal=False"):
+        separability.measure(weights, np.eye(2), np.eye(2, dtype=bool))
+
+
+def test_the_gaussian_limit_falls_slowly_with_the_number_of_outsiders():
+    shares = [isotropic.gaussian_share(64, 64, ratio=100.0, outsiders=10**k) for k in (0, 6, 12, 18)]
+    assert 0.7 > shares[0] > shares[1] > shares[2] > shares[3] > 0.64

@@ -256,7 +256,7 @@ def algorithm_2(model, windows, *, kind="value", top_ns=None) -> Means:
     """
     windows, _ = _windows(windows, None, kind)
     length = int(windows.shape[-1])
-    top_ns = _numbers(top_ns or [n for n in TOP_NS if n < length], length)
+    top_ns = _numbers([n for n in TOP_NS if n < length] if top_ns is None else top_ns, length)
     work = lambda layer: _means_of(_Rows(layer, kind), top_ns, (length,))  # noqa: E731
     return _means(_over_layers(model, windows, work))
 
@@ -366,7 +366,7 @@ def algorithm_4(
         raise ValueError(f"control must be one of {', '.join(CONTROLS)}; got {control!r}")
     if control == "random set" and sides:
         raise ValueError("the sides of Theorem 2 are for the largest weights, not for a random set")
-    top_ns = _numbers(top_ns or [n for n in SHARE_TOP_NS if n < length], length)
+    top_ns = _numbers([n for n in SHARE_TOP_NS if n < length] if top_ns is None else top_ns, length)
 
     def work(layer):
         order = np.random.default_rng([seed, layer.index]).permutation(length)
@@ -432,8 +432,10 @@ def run_all(
     windows, lengths = _windows(windows, lengths, kind)
     length = int(windows.shape[-1])
     (top_n,) = _numbers((top_n,), length)
-    top_ns = _numbers(top_ns or [n for n in TOP_NS if n < length], length)
-    share_top_ns = _numbers(share_top_ns or [n for n in SHARE_TOP_NS if n < length], length)
+    top_ns = _numbers([n for n in TOP_NS if n < length] if top_ns is None else top_ns, length)
+    share_top_ns = _numbers(
+        [n for n in SHARE_TOP_NS if n < length] if share_top_ns is None else share_top_ns, length
+    )
     formulas = _formulas(formulas)
     plan = {size: grid(size) for size in lengths}
     temperatures, steps = tuple(map(float, temperatures)), tuple(map(float, steps))
@@ -672,6 +674,7 @@ class _Collected:
 
 
 def _refined(model, windows, kind, collected, levels, formulas, rounds):
+    rounds = integer("rounds", rounds, low=0)
     levels = tuple(number("level", level, above=0.0, high=1.0) for level in levels)
     shape = len(formulas), len(levels), len(collected.lengths)
     for round_ in range(rounds + 1):
@@ -739,19 +742,27 @@ def _formulas(formulas) -> tuple[str, ...]:
 
 def _numbers(top_ns, length):
     top_ns = tuple(integer("top_n", n, low=1) for n in top_ns)
+    if not top_ns:
+        raise ValueError("top_ns must name at least one N")
     if max(top_ns) >= length:
         raise ValueError(f"top_n must leave a token out of {length}; got {max(top_ns)}")
     return top_ns
 
 
 def _windows(windows, lengths, kind):
-    windows = windows if windows.ndim == 2 else windows[None]
+    shape = tuple(getattr(windows, "shape", ()))
+    if len(shape) not in (1, 2) or 0 in shape:
+        given = f"shape {shape}" if shape else type(windows).__name__
+        raise ValueError(f"windows must be a tensor of shape (W, L) or (L,); got {given}")
+    windows = windows if len(shape) == 2 else windows[None]
     if kind not in TOKENS:
         raise ValueError(f"kind must be one of {', '.join(TOKENS)}; got {kind!r}")
     longest = int(windows.shape[-1])
     if lengths is None:
         lengths = [length for length in LENGTHS if length <= longest] or [longest]
-    lengths = tuple(sorted(integer("length", length, low=2) for length in lengths))
+    lengths = tuple(sorted({integer("length", length, low=2) for length in lengths}))
+    if not lengths:
+        raise ValueError("lengths must name at least one length")
     if lengths[-1] > longest:
         raise ValueError(f"lengths must be at most that of the window, {longest}; got {lengths[-1]}")
     return windows, lengths

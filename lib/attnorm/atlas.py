@@ -83,7 +83,9 @@ def measure_atlas(
         If a length is not in its range.
     """
     top_n = integer("top_n", top_n, low=1)
-    lengths = tuple(integer("length", length, low=top_n + 1) for length in lengths)
+    lengths = tuple(sorted({integer("length", length, low=top_n + 1) for length in lengths}))
+    if not lengths:
+        raise ValueError("lengths must name at least one length")
 
     def work(layer):
         share = capacity.measure_each(layer.weights, layer.tokens(kind), [top_n])[0].separable_share

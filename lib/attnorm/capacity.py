@@ -13,7 +13,7 @@ The rows of a head are done together, by matrix products in float64.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy import sparse
@@ -25,6 +25,7 @@ from attnorm.validate import finite_array, integer
 # |a x - s|^2 is made of inner products. Where it is this small against its terms, rounding would show
 # (1e-16 / 1e-4 is the relative error left elsewhere), and the vectors themselves are subtracted.
 _CANCELLED = 1e-4
+_CANCELLED_SINGLE = 1e-2  # the same in single precision, for a relative error of 1e-5
 # Squared distances that differ by less than this, relatively, are equal: rounding makes less of equal ones.
 _TIE = 1e-10
 # Rows are taken in blocks that fit a processor's cache; a causal block leaves out columns that it cannot see.
@@ -224,13 +225,17 @@ def distances(weights, x, top_ns, *, causal: bool = True, rows: int | None = Non
             for k, top_n in enumerate(top_ns):
                 chosen = _largest(block, top_n)
                 s = (shrunk * chosen) @ near
+                s_squared = np.einsum("md,md->m", s, s)[:, None]
                 square = s @ near.T
                 square *= twice
                 square += lengths
-                square += np.einsum("md,md->m", s, s)[:, None]
-                # Rounding can leave a square that should vanish a little below zero.
+                square += s_squared
+                excluded = block.visible & ~chosen
+                m, i = _places((square < _CANCELLED_SINGLE * (lengths + s_squared)) & excluded)
+                away = partial(_away, shrunk, near, s, m, i)
+                _subtract(square, (m, i), away, near.shape[1])
                 np.sqrt(np.maximum(square, 0, out=square), out=square)
-                square *= block.visible & ~chosen
+                square *= excluded
                 found[k, block.rows] = np.where(block.count >= top_n, square.sum(axis=1), np.nan)
         return found
 
@@ -458,8 +463,13 @@ def _squared_distances(block, tokens, places):
     squares = np.subtract(lengths, inner, out=inner)
     lengths *= _CANCELLED
     m, i = _places(squares < lengths)
-    _subtract(squares, (m, i), lambda part: a[m[part], i[part], None] * x[i[part]] - s[m[part]], x.shape[1])
+    _subtract(squares, (m, i), partial(_away, a, x, s, m, i), x.shape[1])
     return squares, s_squared
+
+
+def _away(a, x, s, m, i, part):
+    """The vectors a_i x_i - s of a part of the entries (m, i)."""
+    return a[m[part], i[part], None] * x[i[part]] - s[m[part]]
 
 
 def _subtract(squares, entries, difference, d):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import entr, expit
 
-from attnorm.rows import attention_rows
-from attnorm.validate import finite_array, number
+from attnorm.rows import attention_rows, plain
+from attnorm.validate import finite_array, not_negative, number
 
 
 def row_entropy(weights) -> np.ndarray:
@@ -32,10 +32,7 @@ def row_entropy(weights) -> np.ndarray:
     >>> row_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(4).tolist()
     [0.6931, 0.0]
     """
-    import torch
-
-    weights = torch.as_tensor(weights).detach().double()
-    return -torch.special.xlogy(weights, weights).sum(dim=-1).cpu().numpy() + 0.0
+    return entr(not_negative("weights", plain(weights), ndim=1)).sum(axis=-1)
 
 
 def effective_number(weights) -> np.ndarray:

@@ -55,7 +55,10 @@ class Ensemble:
         """The runs of one scheme as `attnorm.Trajectory`: theta (T, R, n, d), radius (T, R, n)."""
         if self.theta is None:
             raise ValueError("directions were not kept: call simulate_all with keep_theta=True")
-        at = self.schemes.index(get_scheme(scheme).name)
+        name = get_scheme(scheme).name
+        if name not in self.schemes:
+            raise ValueError(f"{name} was not run; these were: {', '.join(self.schemes)}")
+        at = self.schemes.index(name)
         return Trajectory(times=self.times, theta=self.theta[at], radius=self.radius[at])
 
 

@@ -145,7 +145,9 @@ def gaussian_share(top_n: int, d: int, *, ratio: float = np.inf, outsiders: int 
         largest = outsiders * np.exp(stats.norm.logpdf(g) + (outsiders - 1) * stats.norm.logcdf(g))
         return stats.norm.cdf(centre - g / ratio) * largest
 
-    return float(integrate.quad(density, -9, 9, limit=200)[0])
+    # All but 1e-17 of the largest of K normal numbers.
+    low, high = stats.norm.isf(-np.expm1(-39.0 / outsiders)), stats.norm.isf(1e-17 / outsiders)
+    return float(np.clip(integrate.quad(density, low, high, limit=200)[0], 0, 1))
 
 
 def power_law_weights(length: int, exponent: float) -> np.ndarray:

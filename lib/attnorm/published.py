@@ -1,6 +1,7 @@
 """Curves read off published figures: what the book compares its own with."""
 
 import csv
+import json
 import tomllib
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ def cosine_figure():
     folder = sources.DATA / "published"
     sources.verify_checksums(folder, hint="restore data/published from the repository")
     about = tomllib.loads((folder / "source.toml").read_text(encoding="utf-8"))["paper1-cosine-figure"]
+    if about["file"] not in json.loads((folder / sources.CHECKSUMS).read_text(encoding="utf-8")):
+        raise sources.ChecksumError(f"{folder / sources.CHECKSUMS} does not list {about['file']}")
     with open(folder / about["file"], newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     columns = {key: np.array([float(row[key] or "nan") for row in rows]) for key in rows[0]}

@@ -39,7 +39,8 @@ def attention_rows(weights) -> np.ndarray:
     a = not_negative("weights", plain(weights), ndim=1)
     miss = np.abs(a.sum(axis=-1) - 1).max()
     if miss > ROW_SUM_TOLERANCE:
-        raise ValueError(f"rows of weights must sum to 1; one misses it by {miss:g}")
+        half = " (half precision does: load the model in float32)" if miss < 1e-2 else ""
+        raise ValueError(f"rows of weights must sum to 1; one misses it by {miss:g}{half}")
     return a
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from attnorm.rows import check_tokens, plain
+from attnorm.rows import check_mask, check_tokens, plain
 from attnorm.validate import finite_array, integer, not_negative
 
 # Squared distances closer than this to r^2, relatively, are ties, as in `attnorm.capacity`. The second number
@@ -402,6 +402,9 @@ def checked(weights, x, selected, causal):
     check_tokens(x, a)
     if causal and selected[..., ~np.tri(*a.shape[-2:], dtype=bool)].any():
         raise ValueError("selected must hold only tokens that the row sees: j <= i with causal=True")
+    if causal:
+        for head in a.reshape(-1, *a.shape[-2:]):
+            check_mask(head)
     return (
         a.reshape(-1, *a.shape[-2:]),
         x.reshape(-1, *x.shape[-2:]),

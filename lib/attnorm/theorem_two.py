@@ -154,6 +154,9 @@ def rows_of_heads(weights, x, top_n: int, *, causal: bool = True) -> RowsOfHeads
     found = separability.measure(weights, x, selected, causal=causal)
     a, x, selected = separability.checked(weights, x, selected, causal)
     enough = selected.any(axis=-1) & (found.radius.reshape(a.shape[:2]) < np.inf)
+    if not enough.any():
+        nothing = np.full(found.radius.shape, np.nan)
+        return RowsOfHeads(nothing, nothing, nothing, nothing)
     chosen = a[selected].reshape(-1, top_n)
     spread = np.zeros((*a.shape[:2], top_n))
     spread[selected.any(axis=-1)] = chosen

@@ -7,12 +7,14 @@ import numpy as np
 
 def finite_array(name, value, *, ndim=None):
     """``value`` as a float64 array without NaN or infinity, of ``ndim`` dimensions or more."""
-    if np.iscomplexobj(value):
-        raise ValueError(f"{name} must be an array of real numbers; got complex ones")
     try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of real numbers; got {type(value).__name__}") from error
+        given = np.asarray(value)
+        if given.dtype.kind in "cSU":
+            raise ValueError(f"entries of type {given.dtype}")
+        array = given.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that needs its gradient
+        kind = "complex ones" if np.iscomplexobj(value) else f"{type(value).__name__} ({error})"
+        raise ValueError(f"{name} must be an array of real numbers; got {kind}") from error
     if ndim is not None and array.ndim < ndim:
         raise ValueError(f"{name} must have at least {ndim} dimensions; got shape {array.shape}")
     if array.size == 0:
