@@ -248,3 +248,27 @@ def test_weights_on_the_future_are_refused():
 def test_the_gaussian_limit_falls_slowly_with_the_number_of_outsiders():
     shares = [isotropic.gaussian_share(64, 64, ratio=100.0, outsiders=10**k) for k in (0, 6, 12, 18)]
     assert 0.7 > shares[0] > shares[1] > shares[2] > shares[3] > 0.64
+
+
+@pytest.mark.parametrize(("top_n", "d"), [(2, 64), (5, 16)])
+def test_the_safe_bound_is_markov_s_inequality_on_the_mean_square(top_n, d):
+    """Mean square distance of equal weighted tokens from their sum, by drawing them."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(20_000, top_n, d))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    weights = rng.dirichlet(np.ones(top_n))
+    y = weights[:, None] * x
+    square = ((y.sum(axis=1, keepdims=True) - y) ** 2).sum(axis=-1).mean()
+    radius = 0.9
+    assert isotropic.safe_lower(weights, radius) == pytest.approx(1 - square / radius**2, abs=0.01)
+
+
+def test_the_gaussian_share_is_what_flat_weights_give():
+    """N = d: Phi(1/2), up to corrections of order 1/sqrt(N)."""
+    rng = np.random.default_rng(7)
+    top_n = d = 256
+    x = rng.normal(size=(20, top_n, d))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    s = x.sum(axis=1, keepdims=True)
+    inside = (((s - x) ** 2).sum(axis=-1) < (s**2).sum(axis=-1)).mean()  # an outsider without weight is at 0
+    assert isotropic.gaussian_share(top_n, d) == pytest.approx(inside, abs=0.03)

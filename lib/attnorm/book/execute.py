@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import logging
 import os
 import re
 import shutil
@@ -145,6 +146,7 @@ def _run_apart(work):
             while not result.done():  # in steps, since on some systems nothing else interrupts a wait
                 concurrent.futures.wait([result], timeout=0.5)
         except KeyboardInterrupt:
+            logging.getLogger("tornado").disabled = logging.getLogger("tornado.general").disabled = True
             for loop, task in running:
                 # The clients' own watchers stumble over kernels that go, and would bury the one line.
                 loop.call_soon_threadsafe(loop.set_exception_handler, lambda *_: None)
