@@ -280,3 +280,10 @@ def test_a_wrong_speed_is_another_flow():
     wrong = simulate(replace(pre, speed=pre.speed**2), x0, [1.0])
     layers = run_layers("pre-ln", x0, 1024, step=1 / 1024)
     assert np.abs(wrong.theta[-1] - layers.theta[-1]).max() > 1e-2
+
+
+@pytest.mark.parametrize(("t", "law"), [(0.5, "post-ln"), (1.0, "post-ln"), (1.5, "pre-ln")])
+def test_the_velocity_of_mix_ln_is_that_of_its_phase(t, law):
+    x = 2.0 * np.random.default_rng(8).standard_normal((4, 3))
+    for found, expected in zip(velocity("mix-ln", x, t, tau=1.0), velocity(law, x, t), strict=True):
+        np.testing.assert_allclose(found, expected)

@@ -156,3 +156,10 @@ def test_closed_form_of_the_escape_integral_is_its_quadrature(n, beta):
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.random.default_rng(0))
+
+
+def test_bounds_on_the_rate_by_hand():
+    """delta = 0.02 and beta = 1: eta = 0.2."""
+    lower, upper = cone.rate_bounds(0.02, 1.0, 0.5, 1.0)
+    assert lower == pytest.approx(-2 * 1.2214027581601699)
+    assert upper == pytest.approx(-2 * (0.5 * 0.975 - 0.2214027581601699))
