@@ -23,3 +23,12 @@ def matrices(rng, d, k=None):
     k = d if k is None else k
     Q, K = rng.standard_normal((2, k, d)) / np.sqrt(d)
     return {"Q": Q, "K": K, "V": rng.standard_normal((d, d)) / np.sqrt(d)}
+
+
+def softmax_rows(rng, shape, sharpness, causal):
+    """Random rows of attention (..., L, L): flat for a sharpness of 0, nearly one-hot for a large one."""
+    logits = sharpness * rng.normal(size=shape)
+    if causal:
+        logits[..., ~np.tri(shape[-1], dtype=bool)] = -np.inf
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnorm.capacity import distance, distances, measure, measure_each, select_top, stack
+from strategies import softmax_rows
 
 FIELDS = (
     "excluded",
@@ -45,14 +46,6 @@ def loop(a, x, top_n, visible):
         "context_norm": norm(s),
         "excluded_length": sum(a[i] * norm(x[i]) for i in left),
     }
-
-
-def softmax_rows(rng, shape, sharpness, causal):
-    logits = sharpness * rng.normal(size=shape)
-    if causal:
-        logits[..., ~np.tri(shape[-1], dtype=bool)] = -np.inf
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 @st.composite

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnorm.random_set import expected_distance
+from strategies import softmax_rows
 
 # Squares that cancel leave 1e-8 of their parts behind.
 CANCELLED = 1e-7
@@ -42,14 +43,6 @@ def loop(a, x, size):
         printed += norm((a[i] + size / (n - 1)) * x[i] - a @ x)
     share = (n - size) / n
     return share * main, share * (upper - main), share * printed
-
-
-def softmax_rows(rng, shape, sharpness, causal):
-    logits = sharpness * rng.normal(size=shape)
-    if causal:
-        logits[..., ~np.tri(shape[-1], dtype=bool)] = -np.inf
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 @st.composite

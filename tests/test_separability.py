@@ -6,14 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnorm import capacity, isotropic, separability, theorem_two
-
-
-def softmax_rows(rng, shape, sharpness, causal):
-    logits = sharpness * rng.normal(size=shape)
-    if causal:
-        logits[..., ~np.tri(shape[-1], dtype=bool)] = -np.inf
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+from strategies import softmax_rows
 
 
 def loop(a, x, chosen, visible):

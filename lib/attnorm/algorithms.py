@@ -8,6 +8,7 @@ tokens is over the rows that leave at least one token out, N < n <= L.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
@@ -695,8 +696,6 @@ def _refined(model, windows, kind, collected, levels, formulas, rounds):
 
 
 def _products(*sequences):
-    import itertools
-
     return itertools.product(*(enumerate(sequence) for sequence in sequences))
 
 

@@ -118,11 +118,9 @@ def weight_bounds(length, log_ratio) -> tuple[np.ndarray, np.ndarray]:
     >>> print(f"{lower:.4f} {upper:.4f}")  # 1 / (1 + 4 * 4) and 4 / (4 + 4)
     0.0588 0.5000
     """
-    length, log_ratio = finite_array("length", length), finite_array("log_ratio", log_ratio)
+    length, log_ratio = finite_array("length", length), not_negative("log_ratio", log_ratio)
     if length.min() < 1:
         raise ValueError(f"length must be at least 1; got {length.min():g}")
-    if log_ratio.min() < 0:
-        raise ValueError(f"log_ratio must not be negative; got {log_ratio.min():g}")
     with np.errstate(divide="ignore"):  # one token: log 0, and both bounds are 1
         others = np.log(length - 1)
     return expit(-log_ratio - others), expit(log_ratio - others)

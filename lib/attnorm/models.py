@@ -202,7 +202,8 @@ def _fetch_pretrained() -> None:
     """Get the pretrained models that are not at hand; one that cannot be had is named and left out."""
     if sources.chosen("model") != "auto":
         return
-    for name in set(PRETRAINED) - set(pretrained()):
+    at_hand = pretrained()
+    for name in (name for name in PRETRAINED if name not in at_hand):
         try:
             _fetch(name)
         except SourceUnavailable as error:
